@@ -89,10 +89,10 @@ pub(crate) struct EngineArgs {
     /// to be faster), or auto, by what `bitnet tune` has measured
     #[arg(long, env = "BITNET_WEIGHTS", default_value = "auto", hide_possible_values = true)]
     pub(crate) weights: WeightsChoice,
-    /// Guess up to N tokens at once by what stood behind the same words before, and check them together: the same tokens, several at a time where a text repeats its
-    /// prompt or itself; 0 for none
-    #[arg(long, env = "BITNET_LOOKUP", value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=255))]
-    pub(crate) lookup: u16,
+    /// Guess up to N tokens at once by what stood behind the same words before, and check them together: the same text, several tokens at a time where it repeats its
+    /// prompt or itself; 0 for none [default: 31 of chat and serve on a GPU that is fast at it, with exact attention; else 0]
+    #[arg(long, env = "BITNET_LOOKUP", value_name = "N", value_parser = clap::value_parser!(u16).range(0..=255))]
+    pub(crate) lookup: Option<u16>,
     /// Most device memory to use, such as 6GiB
     #[arg(long, env = "BITNET_POOL_CAP", value_name = "BYTES", value_parser = byte_count)]
     pub(crate) pool_cap: Option<u64>,

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::generate::{GenerateArgs, read_prompts};
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::{interrupt, locate};
-use bitnet_gpu::session::{Finish, GenerateStats, LoadStats, SessionError};
+use bitnet_gpu::session::{Finish, GenerateStats, LoadStats, Lookup, SessionBuilder, SessionError};
 use bitnet_gpu::text::{Message, SamplingParams};
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -50,8 +50,8 @@ pub(crate) fn run(
     interrupt::install();
     let devices = args.engine.device.resolve().map_err(SessionError::from)?;
     let most = usize::from(args.batch).min(prompts.len().div_ceil(devices.len()));
-    let mut engine =
-        engine::open_batch(&path, &args.engine, |builder| builder.max_batch(most), output)?;
+    let batch = |builder: SessionBuilder| builder.max_batch(most);
+    let mut engine = engine::open_batch(&path, &args.engine, Lookup::default(), batch, output)?;
     if let Some(file) = &args.engine.profile {
         engine::expect_profile(engine.profile()?, &engine.device(), file)?;
     }

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::generate::{MAX_PROMPT_BYTES, report, seed_from_clock, stream};
 use crate::output::Output;
 use crate::{interrupt, locate};
-use bitnet_gpu::session::{Finish, Session};
+use bitnet_gpu::session::{Finish, Lookup, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: ChatArgs, output: &Output) -> Result<(), Failure> {
     params.validate()?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
-    let mut session = engine::open(&path, &args.engine, output)?;
+    let mut session = engine::open(&path, &args.engine, Lookup::Auto, output)?;
     if let Some(file) = &args.engine.profile {
         engine::expect_profile(session.profile()?, &session.device(), file)?;
     }

@@ -7,8 +7,8 @@ use crate::output::{Output, human_bytes, human_seconds};
 use crate::progress::Progress;
 use bitnet_gpu::profile::Profile;
 use bitnet_gpu::session::{
-    BatchEngine, GenerateStats, Head, HeadKind, KvType, LoadStats, Math, Session, SessionBuilder,
-    WeightLayout, Weights,
+    BatchEngine, GenerateStats, Head, HeadKind, KvType, LoadStats, Lookup, Math, Session,
+    SessionBuilder, WeightLayout, Weights,
 };
 use bitnet_gpu::tune::Tuning;
 use serde::Serialize;
@@ -16,27 +16,33 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Loads `model` as `args` say.
-pub(crate) fn open(model: &Path, args: &EngineArgs, output: &Output) -> Result<Session, Failure> {
+/// Loads `model` as `args` say, with `lookup` where they say nothing of it.
+pub(crate) fn open(
+    model: &Path,
+    args: &EngineArgs,
+    lookup: Lookup,
+    output: &Output,
+) -> Result<Session, Failure> {
     let mut progress = Progress::new(output);
-    let builder = builder(model, args);
+    let builder = builder(model, args, lookup);
     Ok(builder.build_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
 }
 
-/// Loads `model` for several texts at once, as `batch` says.
+/// Loads `model` for several texts at once, as `batch` says, with `lookup` where `args` say nothing of it.
 pub(crate) fn open_batch(
     model: &Path,
     args: &EngineArgs,
+    lookup: Lookup,
     batch: impl FnOnce(SessionBuilder) -> SessionBuilder,
     output: &Output,
 ) -> Result<BatchEngine, Failure> {
     let mut progress = Progress::new(output);
-    let builder = batch(builder(model, args));
+    let builder = batch(builder(model, args, lookup));
     Ok(builder.build_batch_with(&mut |at| progress.set("loading weights", at.done, at.total))?)
 }
 
 /// The settings that `args` stand for.
-fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
+fn builder(model: &Path, args: &EngineArgs, lookup: Lookup) -> SessionBuilder {
     let mut builder = Session::builder()
         .model(model)
         .backend(args.device.clone())
@@ -50,7 +56,7 @@ fn builder(model: &Path, args: &EngineArgs) -> SessionBuilder {
         })
         .one_kernel(!args.no_one_kernel)
         .profile(args.profile.is_some())
-        .lookup(args.lookup.into())
+        .lookup(args.lookup.map_or(lookup, |tokens| Lookup::UpTo(tokens.into())))
         .kv(match args.kv {
             KvChoice::Bf16 => KvType::Bf16,
             KvChoice::F32 => KvType::F32,

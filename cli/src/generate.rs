@@ -5,7 +5,7 @@ use crate::engine::{self, Stats};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::{batch, interrupt, locate, logits};
-use bitnet_gpu::session::{Finish, Generated, Session};
+use bitnet_gpu::session::{Finish, Generated, Lookup, Session};
 use bitnet_gpu::text::{Message, SamplingParams};
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
     let place = args.logits.as_deref().map(logits::Place::new).transpose()?;
     let path = locate::model(args.engine.model.as_deref(), output)?;
     interrupt::install();
-    let mut session = engine::open(&path, &args.engine, output)?;
+    let mut session = engine::open(&path, &args.engine, Lookup::default(), output)?;
     if let Some(file) = &args.engine.profile {
         engine::expect_profile(session.profile()?, &session.device(), file)?;
     }

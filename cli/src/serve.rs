@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{engine, interrupt, locate};
 use bitnet_gpu::device_choice::Backend;
-use bitnet_gpu::session::{SessionBuilder, SessionError};
+use bitnet_gpu::session::{Lookup, SessionBuilder, SessionError};
 use bitnet_server::Settings;
 use clap::Args;
 use clap::builder::FalseyValueParser;
@@ -122,7 +122,7 @@ pub(crate) fn run(args: ServeArgs, output: &Output) -> Result<(), Failure> {
             .prompt_share(args.prompt_share as usize)
             .prefix_cache(!args.no_prefix_cache)
     };
-    let mut engine = engine::open_batch(&path, &args.engine, batch, output)?;
+    let mut engine = engine::open_batch(&path, &args.engine, Lookup::Auto, batch, output)?;
     let devices = args.engine.device.resolve().map_err(SessionError::from)?;
     // A CPU has nothing to compile.
     if !args.no_warm_up && devices.iter().any(|device| *device != Backend::Cpu) {

@@ -200,7 +200,8 @@ impl Work {
             Prompt::Chat(messages) => &self.engine.encode_chat(messages)?,
             Prompt::Ids(ids) => ids,
         };
-        let expected = job.prediction.as_deref().map(|text| self.engine.encode(text)).transpose()?;
+        let expected =
+            job.prediction.as_deref().map(|text| self.engine.encode(text)).transpose()?;
         let id = self.engine.add_request(ids, &job.params)?;
         if let Some(expected) = expected {
             self.engine.predict(id, &expected);

@@ -4,6 +4,8 @@ mod copies;
 mod runs;
 #[cfg(feature = "cuda")]
 mod split;
+#[cfg(feature = "cuda")]
+pub(super) use split::is_there as splits;
 
 use contract::attention_paged::{
     MAX_HEAD_DIM, PAGE, counters_len, int8_part_bytes, page_len, partial_len, step_comes_early,

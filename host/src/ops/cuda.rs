@@ -10,9 +10,10 @@ use contract::num::RowType;
 use contract::parts::{EXCHANGE_SLOTS, PartArgs, parts};
 use contract::row::{self, Family};
 
+use super::attention_paged::{PageType, splits};
 use super::choices::{Choices, Problem};
 use super::error::{apart, place};
-use super::{Backend, Element, Float, OpError, Tensor, TokenLog};
+use super::{Backend, Element, Float, OpError, Tensor, TokenLog, kv_append::Heads};
 use crate::driver::{Call, Cuda, CudaError, CudaOptions, Graph, LaunchError, Stream};
 use crate::memory::{DeviceBuffer, MappedBuffer, MemoryUsage};
 use crate::profile::Profile;
@@ -472,15 +473,19 @@ impl Backend for CudaBackend {
             }
     }
 
-    fn pages_of_block(&self, heads: super::kv_append::Heads, positions: &[usize]) -> Option<usize> {
+    fn pages_of_block(&self, heads: Heads, positions: &[usize]) -> Option<usize> {
         use contract::attention_paged::{PAGE, WalkBf16, step_parts, step_share, step_takes};
-        let super::kv_append::Heads { heads, kv_heads, head_dim } = heads;
+        let Heads { heads, kv_heads, head_dim } = heads;
         if !step_takes(head_dim) || kv_heads == 0 || !self.has::<WalkBf16>() {
             return None;
         }
         let units = kv_heads as u32 * step_parts((heads / kv_heads) as u32);
         let whole = positions.iter().map(|position| (position / PAGE) as u32);
         step_share(units, whole, self.cuda.device().sm_count()).map(|share| share as usize)
+    }
+
+    fn splits(&self, heads: Heads, pages: PageType, positions: usize) -> bool {
+        splits(self, (pages, heads), positions)
     }
 
     fn address<T: Element>(&self, buf: &Buf<T>) -> u64 {

@@ -228,6 +228,17 @@ pub trait Backend: Sized + Send + 'static {
     fn pages_of_block(&self, _heads: kv_append::Heads, _positions: &[usize]) -> Option<usize> {
         None
     }
+
+    /// Whether few rows that may be neighbours attend page by page ([`attention_paged::PagedRows::Split`]) over such pages, for as many positions.
+    fn splits(
+        &self,
+        _heads: kv_append::Heads,
+        _pages: attention_paged::PageType,
+        _positions: usize,
+    ) -> bool {
+        false
+    }
+
     /// The address of a buffer, as other kernels' data; 0 on a backend that has no use for it.
     fn address<T: Element>(&self, _buf: &Self::Buf<T>) -> u64 {
         0

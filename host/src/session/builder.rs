@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::batch::BatchEngine;
+use super::lookup::Lookup;
 use super::{LoadStats, Session, SessionError};
 #[cfg(feature = "cuda")]
 use crate::checkpoint::ModelConfig;
@@ -80,7 +81,7 @@ pub struct SessionBuilder {
     prompt_share: Option<usize>,
     no_prefix_cache: bool,
     pages: Option<usize>,
-    lookup: usize,
+    lookup: Lookup,
     attention: Math,
     prefill_rows: Option<NonZeroUsize>,
     pool_cap_bytes: Option<usize>,
@@ -243,14 +244,14 @@ impl SessionBuilder {
         self
     }
 
-    /// Up to so many tokens of a text are guessed at once, by what stood behind its last ones before, and checked together (prompt lookup decoding): 1 to 255; 0, the
-    /// default, for none. A text that repeats its prompt or itself comes several tokens at a time, any other about as fast as without. The tokens are the
+    /// Up to so many tokens of a text are guessed at once, by what stood behind its last ones before, and checked together (prompt lookup decoding): 1 to 255,
+    /// [`Lookup::Auto`], or 0, the default, for none. A text that repeats its prompt or itself comes several tokens at a time, any other about as fast as without. The tokens are the
     /// same, but with [`SessionBuilder::attention`] on tensor cores, where they depend on the rows of a step. [`super::GenerateStats`] counts them.
     /// A [`Session`] with it keeps its cache in pages, as a batch does, and reuses that of a prompt's beginning in whole pages; it takes no
     /// [`Session::logits`].
     #[must_use]
-    pub fn lookup(mut self, tokens: usize) -> Self {
-        self.lookup = tokens;
+    pub fn lookup(mut self, tokens: impl Into<Lookup>) -> Self {
+        self.lookup = tokens.into();
         self
     }
 

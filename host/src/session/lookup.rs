@@ -17,8 +17,42 @@ const MOST: usize = 24;
 const PLACES: usize = 64;
 /// Tokens of a first guess; of one behind a guess that came right as a whole twice as many, and one more.
 const FIRST: usize = 7;
+/// Most tokens of a guess where no number is asked for.
+const AUTO: usize = 31;
 /// What a step of drafts takes more than another one, in tokens: of one text, and for each text beside it, whose next token comes later.
 const COST: [f32; 2] = [1.0, 0.75];
+
+/// How many tokens of a text are guessed at once, and checked together. The tokens are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// Up to 31 on a GPU whose steps of few rows attend page by page (from sm_80 on, a cache of bf16 and heads of a multiple of 8 elements up to 128), where attention is exact; none elsewhere.
+    Auto,
+    /// Up to so many, 255 at most; 0 for none, the default.
+    UpTo(usize),
+}
+
+impl Default for Lookup {
+    fn default() -> Self {
+        Self::UpTo(0)
+    }
+}
+
+impl From<usize> for Lookup {
+    fn from(tokens: usize) -> Self {
+        Self::UpTo(tokens)
+    }
+}
+
+impl Lookup {
+    /// Tokens at once; `pays`: where steps of few rows are fast and attention is exact.
+    pub(super) fn tokens(self, pays: bool) -> usize {
+        match self {
+            Self::Auto if pays => AUTO,
+            Self::Auto => 0,
+            Self::UpTo(tokens) => tokens,
+        }
+    }
+}
 
 /// What one sequence has said, found by three tokens.
 #[derive(Debug, Default)]
@@ -96,13 +130,13 @@ impl Text {
 }
 
 /// What guesses for a batch.
-pub(super) struct Lookup {
+pub(super) struct Guesser {
     /// Tokens of a guess at most.
     most: usize,
     texts: Vec<Option<Text>>,
 }
 
-impl Lookup {
+impl Guesser {
     pub(super) fn new(most: usize, slots: usize) -> Self {
         Self { most, texts: (0..slots).map(|_| None).collect() }
     }
@@ -238,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_is_predicted_stands_in_front() {
-        let mut lookup = Lookup::new(7, 2);
+        let mut lookup = Guesser::new(7, 2);
         lookup.begin(1, &[1, 2, 3]);
         lookup.predict(0, &[1, 2, 3, 4]);
         lookup.predict(1, &[7, 1, 2, 3, 4, 5]);

@@ -23,6 +23,7 @@ pub use crate::ops::{Math, WeightLayout};
 pub use batch::{BatchEngine, RequestId, StepOutput};
 pub use builder::{Head, KvType, Progress, SessionBuilder, Weights};
 pub use error::SessionError;
+pub use lookup::Lookup;
 pub use stats::{GenerateStats, LoadStats};
 
 use std::ops::ControlFlow;

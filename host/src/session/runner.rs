@@ -3,7 +3,7 @@
 use contract::sample::SampleParams;
 
 use super::SessionError;
-use super::lookup::Lookup;
+use super::lookup::Guesser;
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{Batch, BatchOptions, Model, PageUsage};
@@ -84,14 +84,14 @@ pub(super) struct BatchRunner<B: Backend> {
     /// Tokens that the host has read, of each slot with a sequence.
     read: Vec<Option<usize>>,
     /// What guesses tokens.
-    lookup: Option<Lookup>,
+    lookup: Option<Guesser>,
 }
 
 impl<B: Backend> BatchRunner<B> {
     /// `drafts`: tokens of a sequence that are guessed at once at most.
     pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool, drafts: usize) -> Self {
         let BatchOptions { max_batch, draft_rows, .. } = batch.options();
-        let lookup = (drafts > 0 && draft_rows > 1).then(|| Lookup::new(drafts, max_batch));
+        let lookup = (drafts > 0 && draft_rows > 1).then(|| Guesser::new(drafts, max_batch));
         Self { model, batch, record, read: vec![None; max_batch], lookup }
     }
 

@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 
+use bitnet_gpu::device_choice::BackendChoice;
 use bitnet_gpu::model::{Batch, BatchOptions, Draft, HeadKind, Model, ModelError, PAGE_SIZE};
 use bitnet_gpu::ops::attention_paged::PageType;
 use bitnet_gpu::ops::{Backend, OpError, RowType};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::GREEDY;
-use bitnet_gpu::session::{Session, SessionError};
+use bitnet_gpu::session::{Lookup, Math, Session, SessionError};
 use bitnet_gpu::text::SamplingParams;
 use contract::sample::SampleParams;
 
@@ -248,6 +249,15 @@ fn texts_by_lookup() {
     let refused = solo.logits(&short, |_| ());
     assert!(matches!(refused, Err(SessionError::LogitsOfLookup)));
     drop(solo);
+
+    // By itself where it is fast, and attention exact.
+    let there = lane::choice() != BackendChoice::Cpu && lane::has("attention_paged_split_bf16");
+    for (math, expected) in [(Math::Exact, there), (Math::TensorCore, false)] {
+        let session = builder().lookup(Lookup::Auto).attention(math).build();
+        let mut session = session.expect("a session");
+        let refused = session.logits(&short, |_| ());
+        assert_eq!(matches!(refused, Err(SessionError::LogitsOfLookup)), expected, "{math:?}");
+    }
 
     for max_batch in [1, 3, 8] {
         let batch = builder().lookup(7).max_batch(max_batch).build_batch();

@@ -20,7 +20,7 @@ const ALONE_NS: usize = 13_200;
 const SHARED_NS: usize = 16_500;
 
 /// Whether a split is there for rows that reach `reach` positions.
-pub(super) fn is_there(
+pub(in crate::ops) fn is_there(
     cuda: &CudaBackend,
     (element, heads): (PageType, Heads),
     reach: usize,

@@ -4,7 +4,7 @@ use super::SessionBuilder;
 use crate::model::{
     Batch, BatchOptions, HeadKind, MAX_DRAFT_ROWS, Model, PAGE_SIZE, Sequence, SequenceOptions,
 };
-use crate::ops::{Backend, OpError};
+use crate::ops::{Backend, Math, OpError};
 use crate::session::SessionError;
 use crate::session::engine::{Engine, Runner};
 use crate::session::group::Group;
@@ -37,6 +37,12 @@ pub(super) trait Make {
 }
 
 impl SessionBuilder {
+    /// Tokens of a text that are guessed at once.
+    fn drafts<B: Backend>(&self, model: &Model<B>, context: usize) -> usize {
+        let splits = model.backend().splits(model.heads(), self.page_type(), context);
+        self.lookup.tokens(splits && self.attention == Math::Exact)
+    }
+
     /// Requests at once, and what runs them.
     fn batch<B: Backend>(
         &self,
@@ -45,15 +51,14 @@ impl SessionBuilder {
         max_batch: usize,
         pages: usize,
     ) -> Result<(BatchRunner<B>, HeadKind), SessionError> {
-        if self.lookup >= MAX_DRAFT_ROWS {
-            let (what, allowed) = ("tokens of a lookup", "0 to 255 are allowed");
-            let found = self.lookup;
+        let drafts = self.drafts(&model, context);
+        if drafts >= MAX_DRAFT_ROWS {
+            let (what, found, allowed) = ("tokens of a lookup", drafts, "0 to 255 are allowed");
             return Err(OpError::Dimension { op: "session", what, found, allowed }.into());
         }
         let options = |model: &Model<B>| {
             let chunk = self.chunk(model, context, pages);
-            let of_one = self.lookup + 1;
-            let draft_rows = if self.lookup == 0 { 0 } else { of_one.max(DRAFT_ROWS).min(chunk) };
+            let draft_rows = if drafts == 0 { 0 } else { (drafts + 1).max(DRAFT_ROWS).min(chunk) };
             BatchOptions {
                 max_batch,
                 capacity: context,
@@ -69,7 +74,7 @@ impl SessionBuilder {
         let (model, batch) = self.with_head(model, |model| Batch::new(model, options(model)))?;
         model.backend().synchronize()?;
         let head = model.head_kind();
-        Ok((BatchRunner::new(model, batch, self.records(), self.lookup), head))
+        Ok((BatchRunner::new(model, batch, self.records(), drafts), head))
     }
 }
 
@@ -87,7 +92,7 @@ impl Make for One {
         context: usize,
     ) -> Result<(Self::Engine, HeadKind), SessionError> {
         let pages = context.div_ceil(PAGE_SIZE);
-        if settings.lookup > 0 {
+        if settings.drafts(&model, context) > 0 {
             let (runner, head) = settings.batch(model, context, 1, pages)?;
             return Ok((Box::new(Solo::new(runner)), head));
         }
