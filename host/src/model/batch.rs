@@ -3,7 +3,7 @@
 //! The cache is a pool of pages; a sequence has a table of its own pages. Slot `r` of the batch is row
 //! `r` of every step. A sequence takes the pages for all of its positions when it is added, so that no
 //! step waits for one, and gives them back when it is removed. Its prompt runs beside the steps of the others, some tokens with
-//! each; pages that hold its beginning already, of a sequence that began alike, are copied instead. Bits of a sequence are those that it has
+//! each; pages that hold its beginning already, of a sequence that began alike, are taken over or copied instead. Bits of a sequence are those that it has
 //! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 
 mod drafts;
@@ -57,7 +57,7 @@ pub struct BatchOptions {
     /// Tokens of prompts that run with a step at most, so that long ones do not hold up the sequences that are there; 64 where it is less. Those beyond
     /// `chunk` run in front of it.
     pub prompt_share: usize,
-    /// Whether a prompt that begins like a text that is or was there copies the pages of that beginning. The tokens are the same; with attention on tensor
+    /// Whether a prompt that begins like a text that is or was there has the pages of that beginning, copied or taken over, without running it. The tokens are the same; with attention on tensor
     /// cores they are those that this beginning gave then.
     pub prefix_cache: bool,
     /// Whether steps of few rows run through all layers in one kernel, where the backend can.
@@ -72,7 +72,7 @@ struct Slot {
     prompt: Vec<u32>,
     /// Tokens of the prompt that have run.
     ran: usize,
-    /// Those of them whose pages were copied.
+    /// Those of them whose pages were there.
     cached: usize,
     /// Tokens that the sampler was asked for: none before all of the prompt has run.
     queued: usize,

@@ -234,7 +234,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Whether a request of a [`BatchEngine`] whose prompt begins like a text that is or was there copies the keys and values of that beginning (the default),
+    /// Whether a request of a [`BatchEngine`] whose prompt begins like a text that is or was there has the keys and values of that beginning without computing them (the default),
     /// in whole pages of [`super::PAGE_SIZE`] positions, for as long as nobody else needs the pages: the next turn of a conversation runs little
     /// more than what is new in it. The tokens are the same; who can time first tokens can find out what others have asked.
     /// [`super::GenerateStats::cached_tokens`] counts them. Each device remembers its own.

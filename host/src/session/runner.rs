@@ -95,7 +95,7 @@ impl<B: Backend> BatchRunner<B> {
         Self { model, batch, record, read: vec![None; max_batch], lookup }
     }
 
-    /// Whatever of the model there is on the device.
+    /// What the model runs on.
     pub(super) fn backend(&self) -> &B {
         self.model.backend()
     }

@@ -19,6 +19,8 @@ pub struct Draft<'a> {
 
 /// A sequence in a step of drafts.
 struct Place {
+    /// Its number among the drafts.
+    index: usize,
     slot: usize,
     /// Its last token, and the drafted ones.
     ids: Vec<u32>,
@@ -64,11 +66,8 @@ impl<B: Backend> Model<B> {
         self.queue_step(batch, size, record)?;
         let mut row = size.first;
         for place in &places {
-            let count = batch.accept(self.backend(), place, row)?;
+            got[place.index] = batch.accept(self.backend(), place, row)?;
             row += place.ids.len();
-            if let Some(at) = drafts.iter().position(|draft| draft.slot == place.slot) {
-                got[at] = count;
-            }
         }
         Ok(got)
     }
@@ -79,9 +78,10 @@ impl<B: Backend> Batch<B> {
     fn places(&self, model: &Model<B>, drafts: &[Draft<'_>]) -> Result<Vec<Place>, ModelError> {
         let vocab = self.vocab;
         let (mut places, mut rows): (Vec<Place>, usize) = (Vec::new(), 0);
-        for &Draft { slot, tokens } in drafts {
-            if let Some(index) = tokens.iter().position(|&id| id as usize >= vocab) {
-                return Err(ModelError::TokenOutOfVocabulary { id: tokens[index], index, vocab });
+        for (index, &Draft { slot, tokens }) in drafts.iter().enumerate() {
+            if let Some(at) = tokens.iter().position(|&id| id as usize >= vocab) {
+                let (id, index) = (tokens[at], at);
+                return Err(ModelError::TokenOutOfVocabulary { id, index, vocab });
             }
             let found = self.slots.get(slot).and_then(Option::as_ref);
             let twice = places.iter().any(|place| place.slot == slot);
@@ -100,7 +100,7 @@ impl<B: Backend> Batch<B> {
             let ids: Vec<u32> = std::iter::once(last).chain(drafted).collect();
             rows += ids.len();
             let (start, params) = (of_slot.prompt.len() + step - 1, of_slot.params);
-            places.push(Place { slot, ids, start, step, params });
+            places.push(Place { index, slot, ids, start, step, params });
         }
         if rows > self.options.draft_rows {
             let (what, allowed) = ("rows of drafts", "up to draft_rows are allowed");
