@@ -61,9 +61,9 @@ impl Case for Pick {
     fn output<B: Backend>(&self, backend: &B, t: &Tensors<B>) -> Result<Vec<u32>, OpError> {
         let mut state = [0; STATE_WORDS];
         backend.read(&t.sampler.state, 0, &mut state)?;
-        let mut seen = vec![0u8; self.vocab];
-        backend.read(&t.sampler.seen, 0, &mut seen)?;
-        Ok(state.into_iter().chain(seen.into_iter().map(u32::from)).collect())
+        let mut marks = vec![0u8; self.vocab];
+        backend.read(&t.sampler.marks, 0, &mut marks)?;
+        Ok(state.into_iter().chain(marks.into_iter().map(u32::from)).collect())
     }
 }
 

@@ -73,6 +73,14 @@ typedef struct bitnet_options {
     int32_t no_prefix_cache; /* of a batch: not 0: compute every prompt from its beginning, also where an earlier text began alike */
 } bitnet_options;
 
+/* What a text has to be. */
+typedef enum bitnet_grammar {
+    BITNET_NO_GRAMMAR = 0,
+    BITNET_JSON_SCHEMA = 1, /* JSON of this schema, which is JSON itself */
+    BITNET_REGEX = 2,       /* what this regular expression matches as a whole */
+    BITNET_LARK = 3         /* what this grammar says, in the form of Lark */
+} bitnet_grammar;
+
 /* Fill it with bitnet_sampling_default, then change what you want. */
 typedef struct bitnet_sampling {
     size_t struct_bytes;
@@ -85,6 +93,8 @@ typedef struct bitnet_sampling {
     uint32_t top_k;     /* 0: all */
     int32_t ignore_eos; /* not 0: go on after the model's end token */
     const char *stop;   /* ends the text and is no part of it; NULL: none */
+    const char *grammar;  /* of grammar_kind; NULL: none */
+    int32_t grammar_kind; /* bitnet_grammar */
 } bitnet_sampling;
 
 typedef enum bitnet_finish {
@@ -92,7 +102,9 @@ typedef enum bitnet_finish {
     BITNET_STOP_STRING = 1,
     BITNET_MAX_TOKENS = 2,
     BITNET_CONTEXT_FULL = 3,
-    BITNET_CANCELLED = 4 /* by the callback */
+    BITNET_CANCELLED = 4,    /* by the callback */
+    BITNET_GRAMMAR_DONE = 5, /* nothing may follow */
+    BITNET_GRAMMAR_LIMIT = 6 /* it allows nothing that can follow, or takes too much work */
 } bitnet_finish;
 
 /* Set struct_bytes to sizeof(bitnet_generated). */

@@ -9,7 +9,7 @@ use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::session::{
     Finish, Head, HeadKind, KvType, Session, SessionBuilder, WeightLayout, Weights,
 };
-use bitnet_gpu::text::{Message, SamplingParams};
+use bitnet_gpu::text::{Grammar, Message, SamplingParams};
 
 use crate::options::{self, defaults};
 use crate::status::{Failure, Status, call};
@@ -52,6 +52,8 @@ pub struct Sampling {
     top_k: u32,
     ignore_eos: i32,
     stop: *const c_char,
+    grammar: *const c_char,
+    grammar_kind: i32,
 }
 
 /// `bitnet_generated`.
@@ -182,6 +184,8 @@ pub unsafe extern "C" fn bitnet_sampling_default(out: *mut Sampling) -> Status {
             top_k: params.top_k,
             ignore_eos: 0,
             stop: std::ptr::null(),
+            grammar: std::ptr::null(),
+            grammar_kind: 0,
         };
         // SAFETY: by the caller.
         unsafe { out.write(sampling) };
@@ -330,6 +334,8 @@ impl Generated {
                 Finish::MaxTokens => 2,
                 Finish::ContextFull => 3,
                 Finish::Cancelled => 4,
+                Finish::Grammar => 5,
+                Finish::GrammarLimit => 6,
             },
         }
     }
@@ -388,6 +394,26 @@ pub(crate) unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams,
         // SAFETY: by the caller.
         vec![unsafe { text("stop", given.stop)? }.to_owned()]
     };
+    let grammar = match (given.grammar_kind, given.grammar.is_null()) {
+        (0, true) => None,
+        (0, false) => return Err(Failure::argument("a grammar was given, and grammar_kind is 0")),
+        (_, true) => return Err(Failure::null("grammar")),
+        (kind, false) => {
+            // SAFETY: by the caller.
+            let text = unsafe { text("grammar", given.grammar)? };
+            Some(match kind {
+                1 => Grammar::JsonSchema(serde_json::from_str(text).map_err(|error| {
+                    Failure::argument(format!("the JSON schema is no JSON: {error}"))
+                })?),
+                2 => Grammar::Regex(text.to_owned()),
+                3 => Grammar::Lark(text.to_owned()),
+                other => {
+                    let words = format!("grammar_kind = {other}; see bitnet_grammar");
+                    return Err(Failure::argument(words));
+                }
+            })
+        }
+    };
     let params = SamplingParams {
         seed: given.seed,
         max_tokens: given.max_tokens,
@@ -398,6 +424,7 @@ pub(crate) unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams,
         top_k: given.top_k,
         ignore_eos: given.ignore_eos != 0,
         stop,
+        grammar,
         ..SamplingParams::default()
     };
     params.validate().map_err(|error| Failure::argument(error.to_string()))?;

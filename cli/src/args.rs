@@ -7,7 +7,7 @@
 use crate::serve;
 use crate::{chat, completions, convert, doctor, generate, inspect, synth, tune};
 use bitnet_gpu::device_choice::DeviceChoice;
-use bitnet_gpu::text::SamplingParams;
+use bitnet_gpu::text::{Grammar, MAX_GRAMMAR_BYTES, SamplingParams};
 use clap::builder::{FalseyValueParser, Resettable};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -171,6 +171,15 @@ pub(crate) struct SamplingArgs {
     /// Stop before this text; may be given several times
     #[arg(long, env = "BITNET_STOP", value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
+    /// The text is JSON of the schema in FILE
+    #[arg(long, env = "BITNET_JSON_SCHEMA", value_name = "FILE", value_parser = schema_of)]
+    pub(crate) json_schema: Option<serde_json::Value>,
+    /// The text is what this regular expression matches as a whole
+    #[arg(long, env = "BITNET_REGEX", value_name = "PATTERN", allow_hyphen_values = true)]
+    pub(crate) regex: Option<String>,
+    /// The text is what the grammar in FILE says, in the form of Lark
+    #[arg(long, env = "BITNET_GRAMMAR", value_name = "FILE", value_parser = grammar_of)]
+    pub(crate) grammar: Option<String>,
     /// Go on after the model's end token
     #[arg(long, env = "BITNET_IGNORE_EOS", value_parser = FalseyValueParser::new())]
     pub(crate) ignore_eos: bool,
@@ -183,7 +192,8 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// Options that say different things about one matter.
-const RIVALS: [&[&str]; 6] = [
+const RIVALS: [&[&str]; 7] = [
+    &["json_schema", "regex", "grammar"],
     &["prompt", "prompt_file", "prompts"],
     &["chat", "raw"],
     &["logits", "prompts"],
@@ -232,6 +242,13 @@ fn is_on(variable: &str) -> bool {
 }
 
 impl SamplingArgs {
+    /// What the text has to be.
+    fn grammar(&self) -> Option<Grammar> {
+        let schema = self.json_schema.clone().map(Grammar::JsonSchema);
+        let regex = || self.regex.clone().map(Grammar::Regex);
+        schema.or_else(regex).or_else(|| self.grammar.clone().map(Grammar::Lark))
+    }
+
     /// The library's parameters, with `seed` where none was given.
     pub(crate) fn params(&self, seed: u64) -> SamplingParams {
         SamplingParams {
@@ -245,8 +262,27 @@ impl SamplingArgs {
             stop: self.stop.clone(),
             stop_ids: Vec::new(),
             ignore_eos: self.ignore_eos,
+            grammar: self.grammar(),
         }
     }
+}
+
+/// The text of a file with a grammar.
+fn grammar_of(path: &str) -> Result<String, String> {
+    use std::io::Read;
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|e| e.to_string())?;
+    let most = MAX_GRAMMAR_BYTES as u64 + 1;
+    file.take(most).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    match text.len() > MAX_GRAMMAR_BYTES {
+        true => Err(format!("it has more than {MAX_GRAMMAR_BYTES} bytes")),
+        false => Ok(text),
+    }
+}
+
+/// The schema in a file.
+fn schema_of(path: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(&grammar_of(path)?).map_err(|e| e.to_string())
 }
 
 /// Type of the key and value cache.

@@ -93,6 +93,32 @@ fn guesses_do_not_change_the_text() {
 }
 
 #[test]
+fn a_text_is_what_it_has_to_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (schema, grammar) = (folder.path().join("schema.json"), folder.path().join("grammar.lark"));
+    std::fs::write(&schema, r#"{"enum": [[true], [true, 7]]}"#).unwrap();
+    std::fs::write(&grammar, "start: \"let\" /[a-z]/\n").unwrap();
+    let [schema, grammar] = [&schema, &grammar].map(|path| path.to_str().expect("UTF-8"));
+    let made = document(&["--json-schema", schema, "--temperature", "0"]);
+    let text = made["text"].as_str().expect("a text");
+    assert!(
+        ["[true]", "[true,7]"].contains(&&*text.split_whitespace().collect::<String>()),
+        "{text}"
+    );
+    let made = document(&["--grammar", grammar]);
+    assert_eq!(made["finish"], "grammar");
+    let text = made["text"].as_str().expect("a text");
+    assert!(text.len() == 4 && text.starts_with("let"), "{text}");
+    assert!(["ab", "ba"].contains(&document(&["--regex", "ab|ba"])["text"].as_str().expect("one")));
+    for wrong in
+        [&["--regex", "("][..], &["--json-schema", grammar], &["--grammar", "no such file"]]
+    {
+        let output = bitnet(&[&["generate", "--prompt", PROMPT], wrong].concat()).output().unwrap();
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn the_document_holds_what_was_streamed() {
     let said = eight(&["--seed", "4"]);
     let document = document(&["--seed", "4"]);

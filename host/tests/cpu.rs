@@ -30,6 +30,8 @@ mod decode_layers;
 mod elementwise;
 #[path = "gpu/bmm.rs"]
 mod bmm;
+#[path = "gpu/grammar.rs"]
+mod grammar;
 #[path = "gpu/embed.rs"]
 mod embed;
 #[path = "gpu/kv_append.rs"]

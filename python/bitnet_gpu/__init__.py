@@ -10,6 +10,7 @@ Layers and products for PyTorch: `bitnet_gpu.torch`. Nothing is compiled here; t
 """
 
 import ctypes
+import json
 import os
 import pathlib
 import queue
@@ -55,6 +56,9 @@ _NAMED = {
 }
 
 
+_GRAMMARS = {"json_schema": 1, "regex": 2, "grammar": 3}
+
+
 class _Sampling(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_size_t),
@@ -67,6 +71,8 @@ class _Sampling(ctypes.Structure):
         ("top_k", ctypes.c_uint32),
         ("ignore_eos", ctypes.c_int32),
         ("stop", ctypes.c_char_p),
+        ("grammar", ctypes.c_char_p),
+        ("grammar_kind", ctypes.c_int32),
     ]
 
 
@@ -100,7 +106,7 @@ _ON_OUTPUT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Output))
 _ON_TEXT = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t
 )
-_FINISH = ("stop_token", "stop_string", "max_tokens", "context_full", "cancelled")
+_FINISH = ("stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "grammar", "grammar_limit")
 
 
 def _load() -> Any:
@@ -216,10 +222,16 @@ def _sampling(settings: Dict[str, Any], stop: Optional[str]) -> _Sampling:
     """The library's sampling parameters."""
     params = _Sampling()
     check(_library.bitnet_sampling_default(ctypes.byref(params)))
-    known = {field[0] for field in _Sampling._fields_} - {"struct_bytes", "stop"}
+    grammars = {name: value for name in _GRAMMARS if (value := settings.pop(name, None)) is not None}
+    if len(grammars) > 1:
+        raise ValueError(f"{' and '.join(grammars)} say different things; give one")
+    for name, value in grammars.items():
+        params.grammar = _bytes(name, value if isinstance(value, str) else json.dumps(value))
+        params.grammar_kind = _GRAMMARS[name]
+    known = {field[0] for field in _Sampling._fields_} - {"struct_bytes", "stop", "grammar", "grammar_kind"}
     for name, value in settings.items():
         if name not in known:
-            raise TypeError(f"{name} is no setting; there are {', '.join(sorted(known))}")
+            raise TypeError(f"{name} is no setting; there are {', '.join(sorted(known | _GRAMMARS.keys()))}")
         if name in ("seed", "max_tokens", "top_k") and not 0 <= value < 1 << (32 if name == "top_k" else 64):
             raise ValueError(f"{name} = {value} is out of range")
         setattr(params, name, value)
@@ -283,7 +295,8 @@ class Session:
         """Continues `prompt` (with `chat`: answers it) and returns a `Generated`.
 
         `on_text(text)` gets the text as it comes; True from it ends it, and what it raises is raised here.
-        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, ignore_eos.
+        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, ignore_eos; and what the text has to be:
+        json_schema (a dict or JSON), regex, or grammar (Lark).
         """
         params = _sampling(sampling, stop)
         pieces, tokens, raised = [], [], []

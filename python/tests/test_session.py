@@ -1,5 +1,6 @@
 """Session over the C library, with the demo model on the CPU: `python3 -m unittest discover python/tests`."""
 
+import json
 import pathlib
 import sys
 import threading
@@ -36,6 +37,19 @@ class SessionTest(unittest.TestCase):
         for _ in self.session.stream(PROMPT, max_tokens=1000, ignore_eos=True):
             break  # ends the text, and waits for it
 
+    def test_a_text_is_what_it_has_to_be(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["n"],
+                  "additionalProperties": False}
+        for given in (schema, json.dumps(schema)):
+            made = self.session.generate(PROMPT, json_schema=given, temperature=0.0, max_tokens=100)
+            self.assertEqual(made.finish, "grammar")
+            self.assertLessEqual(json.loads(made.text)["n"], 99)
+        made = self.session.generate(PROMPT, regex="(yes|no)!", seed=2)
+        self.assertIn(made.text, ("yes!", "no!"))
+        batch = bitnet_gpu.Batch(ROOT / "models/demo", device="cpu", max_batch=2)
+        texts = batch.generate([PROMPT] * 3, grammar='start: "a" "b"~3', seed=1)
+        self.assertEqual([text.text for text in texts], ["abbb"] * 3)
+
     def test_what_is_wrong_is_said(self):
         wrong = [
             (bitnet_gpu.Error, lambda: bitnet_gpu.Session("no such model")),
@@ -45,6 +59,10 @@ class SessionTest(unittest.TestCase):
             (ValueError, lambda: self.session.generate("a", seed=-1)),
             (ValueError, lambda: self.session.generate("a", max_tokens=0)),
             (ValueError, lambda: self.session.generate("a", stop="x\0y")),
+            (ValueError, lambda: self.session.generate("a", json_schema="{")),
+            (ValueError, lambda: self.session.generate("a", regex="a", grammar="start: /a/")),
+            (bitnet_gpu.Error, lambda: self.session.generate("a", regex="(")),
+            (TypeError, lambda: self.session.generate("a", grammar_kind=4)),
             (TypeError, lambda: self.session.generate("a", beams=4)),
             (bitnet_gpu.Error, lambda: self.session.generate("a", chat=True)),
             (bitnet_gpu.Error, lambda: self.session.generate("7" * 9000)),

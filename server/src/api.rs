@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use bitnet_gpu::session::Finish;
-use bitnet_gpu::text::{Message, SamplingParams};
+use bitnet_gpu::text::{Grammar, Message, SamplingParams};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -33,7 +33,6 @@ const NEUTRAL: &[(&str, Neutral)] = &[
     ("tools", |v| v == &json!([])),
     ("functions", |v| v == &json!([])),
     ("tool_choice", |v| v == "none"),
-    ("response_format", |v| v == &json!({"type": "text"})),
     ("store", |v| v == false),
     ("user", Value::is_string),
     ("metadata", Value::is_object),
@@ -134,6 +133,31 @@ enum Prediction {
     Content { content: Content },
 }
 
+/// What an answer has to be, as OpenAI says it.
+#[derive(serde::Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+#[derive(serde::Deserialize)]
+struct NamedSchema {
+    schema: Option<Value>,
+}
+
+/// The same as vLLM says it: one of these.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StructuredOutputs {
+    Json(Value),
+    JsonObject(bool),
+    Regex(String),
+    Choice(Vec<String>),
+    Grammar(String),
+}
+
 /// A message as clients send it.
 #[derive(serde::Deserialize)]
 struct Said {
@@ -205,6 +229,7 @@ impl Asked {
                 return Err(Refusal::field("stop", words));
             }
         }
+        grammar(&mut fields, &mut params)?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let options = fields.take::<StreamOptions>("stream_options")?;
         if options.is_some() && !stream {
@@ -244,6 +269,43 @@ fn messages(fields: &mut Fields) -> Result<Vec<Prompt>, Refusal> {
     Ok(vec![Prompt::Chat(messages.collect())])
 }
 
+/// Takes what an answer has to be, where a request says it.
+fn grammar(fields: &mut Fields, params: &mut SamplingParams) -> Result<(), Refusal> {
+    let format = fields.take::<ResponseFormat>("response_format")?;
+    let structured = fields.take::<StructuredOutputs>("structured_outputs")?;
+    if format.is_some() && structured.is_some() {
+        let words = "response_format and structured_outputs say the same; give one";
+        return Err(Refusal::field("structured_outputs", words));
+    }
+    match format {
+        None => {}
+        Some(ResponseFormat::Text) => params.grammar = None,
+        Some(ResponseFormat::JsonSchema { json_schema: NamedSchema { schema: Some(schema) } }) => {
+            params.grammar = Some(Grammar::JsonSchema(schema));
+        }
+        Some(_) => params.grammar = Some(Grammar::json_object()),
+    }
+    params.grammar = match structured {
+        None => return Ok(()),
+        // As a text or as a document.
+        Some(StructuredOutputs::Json(Value::String(schema))) => {
+            let schema = serde_json::from_str(&schema).map_err(|error| {
+                Refusal::field("structured_outputs", format!("structured_outputs.json: {error}"))
+            })?;
+            Some(Grammar::JsonSchema(schema))
+        }
+        Some(StructuredOutputs::Json(schema)) => Some(Grammar::JsonSchema(schema)),
+        Some(StructuredOutputs::JsonObject(object)) => object.then(Grammar::json_object),
+        Some(StructuredOutputs::Regex(regex)) => Some(Grammar::Regex(regex)),
+        Some(StructuredOutputs::Choice(texts)) => {
+            let choice = Grammar::choice(&texts);
+            Some(choice.map_err(|e| Refusal::field("structured_outputs", e.to_string()))?)
+        }
+        Some(StructuredOutputs::Grammar(grammar)) => Some(Grammar::Lark(grammar)),
+    };
+    Ok(())
+}
+
 /// A seed for a request without one.
 fn drawn() -> u64 {
     RandomState::new().hash_one(0)
@@ -252,8 +314,8 @@ fn drawn() -> u64 {
 /// Why a text ended, in the API's words.
 pub(crate) fn reason(finish: Finish) -> &'static str {
     match finish {
-        Finish::MaxTokens | Finish::ContextFull => "length",
-        Finish::StopToken | Finish::StopString | Finish::Cancelled => "stop",
+        Finish::MaxTokens | Finish::ContextFull | Finish::GrammarLimit => "length",
+        Finish::StopToken | Finish::StopString | Finish::Cancelled | Finish::Grammar => "stop",
     }
 }
 
@@ -403,6 +465,59 @@ mod tests {
         assert_eq!((asked.params.max_tokens, asked.prediction.as_deref()), (5, Some("so")));
         let Prompt::Chat(messages) = &asked.prompts[0] else { panic!("a conversation") };
         assert_eq!((&*messages[1].role, &*messages[1].content), ("user", "ab"));
+    }
+
+    #[test]
+    fn what_an_answer_has_to_be() {
+        let schema = json!({"type": "integer"});
+        let named = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
+        let a_schema = Some(Grammar::JsonSchema(schema.clone()));
+        let object = Some(Grammar::json_object());
+        for (name, value, expected) in [
+            ("response_format", json!({"type": "text"}), None),
+            ("response_format", json!({"type": "json_object"}), object.clone()),
+            (
+                "response_format",
+                json!({"type": "json_schema", "json_schema": {"name": "n"}}),
+                object.clone(),
+            ),
+            ("response_format", named, a_schema.clone()),
+            ("structured_outputs", json!({"json": schema}), a_schema.clone()),
+            ("structured_outputs", json!({"json": schema.to_string()}), a_schema),
+            ("structured_outputs", json!({"json_object": true}), object),
+            ("structured_outputs", json!({"json_object": false}), None),
+            ("structured_outputs", json!({"regex": "a+"}), Some(Grammar::Regex("a+".into()))),
+            (
+                "structured_outputs",
+                json!({"choice": ["a", "b"]}),
+                Grammar::choice(&["a", "b"]).ok(),
+            ),
+            (
+                "structured_outputs",
+                json!({"grammar": "start: /a/"}),
+                Some(Grammar::Lark("start: /a/".into())),
+            ),
+        ] {
+            let asked = read(json!({"prompt": "a", name: value}), false).expect("a request");
+            assert_eq!(asked.params.grammar, expected, "{name} {value}");
+        }
+        for (name, value) in [
+            ("response_format", json!({"type": "xml"})),
+            ("response_format", json!({"type": "json_schema"})),
+            ("structured_outputs", json!({"json": "{"})),
+            ("structured_outputs", json!({"json": {}, "regex": "a"})),
+            ("structured_outputs", json!({"choice": []})),
+            ("structured_outputs", json!({"structural_tag": "a"})),
+        ] {
+            let refusal = read(json!({"prompt": "a", name: value}), false).expect_err("a refusal");
+            assert_eq!(
+                (refusal.status.as_u16(), refusal.param.as_deref()),
+                (400, Some(name)),
+                "{value}"
+            );
+        }
+        let both = json!({"prompt": "a", "response_format": {"type": "text"}, "structured_outputs": {"regex": "a"}});
+        assert!(read(both, false).is_err());
     }
 
     #[test]

@@ -295,6 +295,50 @@ fn a_completion_is_the_librarys_text_whole_or_streamed() {
 }
 
 #[test]
+fn an_answer_is_what_it_has_to_be() {
+    let server = Server::demo(2);
+    let schema = json!({
+        "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"],
+        "additionalProperties": false,
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
+    for stream in [false, true] {
+        let asked = json!({
+            "prompt": ["fn main() {", "use std::"], "max_tokens": 60, "temperature": 0, "response_format": format, "stream": stream,
+        });
+        let (status, body) = server.post("/v1/completions", &asked);
+        assert_eq!(status, 200, "{body}");
+        for choice in 0..2 {
+            let mut text = String::new();
+            let mut finish = Value::Null;
+            let all = if stream { events(&body) } else { vec![document(&body)] };
+            for found in
+                all.iter().flat_map(|event| event["choices"].as_array().into_iter().flatten())
+            {
+                if found["index"] == choice {
+                    text += found["text"].as_str().expect("a text");
+                    finish = found["finish_reason"].clone();
+                }
+            }
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            assert!(value["n"].as_u64().is_some_and(|n| n <= 99), "{text}");
+            assert_eq!(finish, "stop");
+        }
+    }
+    let asked = json!({"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}});
+    let (_, body) = server.post("/v1/completions", &asked);
+    let body = document(&body);
+    assert!(
+        ["yes", "no"].contains(&body["choices"][0]["text"].as_str().expect("a text")),
+        "{body}"
+    );
+    let asked = json!({"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}});
+    let (status, body) = server.post("/v1/completions", &asked);
+    assert_eq!(status, 400, "{body}");
+    assert!(body.contains("the grammar cannot be used"), "{body}");
+}
+
+#[test]
 fn clients_side_by_side_do_not_change_each_other() {
     let server = Server::demo(3);
     let wanted: Vec<String> = (0..3).map(|seed| alone(PROMPT, &params(seed))).collect();

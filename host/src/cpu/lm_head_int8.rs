@@ -5,6 +5,7 @@ use contract::lm_head_int8::{
     input_value, magnitude, rest, row_bytes, row_scales, row_stats, row_value,
 };
 use contract::num::{PARTIALS, dot_into, fma, order_key, tree};
+use contract::sample::counted;
 
 use super::dense::{RowReader, Table};
 use super::simd::vectorised;
@@ -107,7 +108,7 @@ pub struct Request<'a> {
     /// Its copy.
     pub copy: Copied<'a>,
     /// `[vocab]`.
-    pub seen: &'a [u8],
+    pub marks: &'a [u8],
     /// What the sampler asks for.
     pub asked: Asked,
     /// Whether the text has ended: its logits are left alone.
@@ -123,7 +124,7 @@ pub fn lm_head_int8(
     tops: &mut [u32],
     logits: &mut [f32],
 ) {
-    let Request { x, w, copy, seen, asked, ended } = request;
+    let Request { x, w, copy, marks, asked, ended } = request;
     let (p, stats) = split(x);
     let (head, tail) = input.split_at_mut(stats.len());
     head.copy_from_slice(&stats.map(f32::to_bits));
@@ -150,7 +151,8 @@ pub fn lm_head_int8(
             let row = i * group + r;
             let sum = products(simd, &p, &copy.bytes[row * width..][..x.len()]);
             let known = std::array::from_fn(|j| copy.rows[4 * row + j]);
-            let ends = bounds(sum, known, stats).map(|b| asked.adjust(b, seen[row] != 0));
+            let ends = bounds(sum, known, stats)
+                .map(|b| asked.adjust(b, counted(marks[row], asked.penalty)));
             top[0] = order_key(ends[0]).max(top[0]);
             *upper = ends[1];
         }
@@ -190,7 +192,7 @@ mod tests {
     use crate::reference::{Inputs as Seeded, lm_head, lm_head_int8 as reference, sample};
     use crate::selftest::lm_head_int8::{ANY, Inputs, leaves};
     use crate::selftest::{Output, run};
-    use contract::sample::{SampleParams, adjusted_len, penalise, temper};
+    use contract::sample::{SampleParams, adjusted_len, counted, penalise, temper};
 
     #[test]
     fn every_level_takes_the_logits_of_the_reference() {
@@ -204,18 +206,19 @@ mod tests {
                     x: seeded.floats(k, 2.0),
                     x_at: 0,
                     norm: None,
-                    seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
+                    marks: seeded.marks(vocab),
                     asked: vec![(params, false)],
                 };
-                let Inputs { table, x, seen, .. } = &inputs;
-                let logits = reference::lm_head_int8(table, x, seen, &params);
-                let adjusted = |v: usize| temper(penalise(logits[v], seen[v] != 0, 1.5), 0.5);
+                let Inputs { table, x, marks, .. } = &inputs;
+                let logits = reference::lm_head_int8(table, x, marks, &params);
+                let adjusted =
+                    |v: usize| temper(penalise(logits[v], counted(marks[v], 1.5), 1.5), 0.5);
                 let len = adjusted_len(vocab as u32) as usize;
                 let left = leaves(&params, reference::input(x).1, [vocab, k, 1]);
                 let drawn = |v: usize| if left && v < vocab { adjusted(v) } else { ANY };
                 let want =
                     Output::floats("adjusted", &[1, len], &(0..len).map(drawn).collect::<Vec<_>>());
-                let token = sample::pick(&lm_head::lm_head(table, x, 1), seen, &params, 0);
+                let token = sample::pick(&lm_head::lm_head(table, x, 1), marks, &params, 0);
                 every_backend(|backend| {
                     let found = run(backend, &inputs).expect("the case runs");
                     assert!(found.contains(&want), "{vocab} {k} {element:?} {top_k}");

@@ -347,7 +347,7 @@ pub(super) fn lm_head_int8(
                 bytes: bytemuck::cast_slice(copy.bytes.as_slice()),
                 rows: copy.rows.as_slice(),
             },
-            seen: &sampler.seen.as_slice()[row * w.rows..][..w.rows],
+            marks: &sampler.marks.as_slice()[row * w.rows..][..w.rows],
             asked: contract::lm_head_int8::Asked::of(&params(sampler, row)),
             ended: sampler.state.as_slice()[row * STATE_WORDS + 3] != 0,
         };
@@ -394,7 +394,7 @@ pub(super) fn sample(
             Sampler {
                 params: &params,
                 state: &mut state,
-                seen: &mut sampler.seen.as_mut_slice()[row * vocab..][..vocab],
+                marks: &mut sampler.marks.as_mut_slice()[row * vocab..][..vocab],
                 adjusted: &mut sampler.adjusted.as_mut_slice()[row * adjusted_len..][..vocab],
                 scratch: &mut hold(&cpu.scratch),
                 out: &mut out.0[row * log_len..][..log_len],

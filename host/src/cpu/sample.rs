@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use contract::num::order_key;
 use contract::sample::{
-    SampleParams, StepState, penalise, random, rank, rank_index, scale_random, temper,
-    top_p_target, weight,
+    SEEN, SampleParams, StepState, counted, penalise, random, rank, rank_index, scale_random,
+    temper, top_p_target, weight,
 };
 
 use super::simd::vectorised;
@@ -30,8 +30,8 @@ pub struct Sampler<'a> {
     pub params: &'a SampleParams,
     /// Where the sequence stands.
     pub state: &'a mut StepState,
-    /// Tokens of prompt and text: one byte for each logit.
-    pub seen: &'a mut [u8],
+    /// What is known of each token.
+    pub marks: &'a mut [u8],
     /// As long as the logits: they, after penalty and temperature.
     pub adjusted: &'a mut [f32],
     /// Lists.
@@ -42,11 +42,11 @@ pub struct Sampler<'a> {
 
 /// Picks the next token and moves the sequence on; nothing at all once it is done.
 pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_>) {
-    let Sampler { params, state, seen, adjusted, scratch, out } = sampler;
+    let Sampler { params, state, marks, adjusted, scratch, out } = sampler;
     if state.done != 0 {
         return;
     }
-    let best = adjust(threads, simd, logits, params, seen, adjusted);
+    let best = adjust(threads, simd, logits, params, marks, adjusted);
     let token = if params.temperature > 0.0 {
         draw(threads, simd, adjusted, best, params, state.step, scratch)
     } else {
@@ -55,7 +55,7 @@ pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_
     if let Some(out) = out.get_mut(state.step as usize) {
         *out = token;
     }
-    seen[token as usize] = 1;
+    marks[token as usize] = SEEN;
     let stops = params.stop_ids.iter().take(params.stop_len as usize);
     let step = state.step.wrapping_add(1);
     let done = step >= params.max_steps || stops.into_iter().any(|&id| id == token);
@@ -65,10 +65,10 @@ pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_
 
 vectorised! {
     /// Adjusts some logits and returns their largest key.
-    fn adjust_part(params: &SampleParams, logits: &[f32], seen: &[u8], adjusted: &mut [f32]) -> u32 {
+    fn adjust_part(params: &SampleParams, logits: &[f32], marks: &[u8], adjusted: &mut [f32]) -> u32 {
         let mut top = 0;
-        for ((x, logit), seen) in adjusted.iter_mut().zip(logits).zip(seen) {
-            let penalised = penalise(*logit, *seen != 0, params.repetition_penalty);
+        for ((x, logit), marks) in adjusted.iter_mut().zip(logits).zip(marks) {
+            let penalised = penalise(*logit, counted(*marks, params.repetition_penalty), params.repetition_penalty);
             *x = temper(penalised, params.temperature);
             top = order_key(*x).max(top);
         }
@@ -91,14 +91,14 @@ fn adjust(
     simd: Simd,
     logits: &[f32],
     params: &SampleParams,
-    seen: &[u8],
+    marks: &[u8],
     adjusted: &mut [f32],
 ) -> u32 {
     let best = AtomicU64::new(0);
     threads.run_pieces(adjusted, TASK, |i, adjusted| {
         let first = i * TASK;
         let part = first..first + adjusted.len();
-        let top = adjust_part(simd, params, &logits[part.clone()], &seen[part], adjusted);
+        let top = adjust_part(simd, params, &logits[part.clone()], &marks[part], adjusted);
         if let Some(at) = adjusted.iter().position(|x| order_key(*x) == top) {
             best.fetch_max(rank(adjusted[at], (first + at) as u32), Ordering::Relaxed);
         }
@@ -171,13 +171,14 @@ fn draw(
 mod tests {
     use super::*;
     use crate::cpu::tests::every_way;
-    use crate::reference::sample as reference;
+    use crate::reference::{Inputs as Seeded, sample as reference};
     use proptest::prelude::*;
 
     /// A few steps of one sequence, ours and the reference's side by side.
     fn check(vocab: usize, params: &SampleParams, seed: u64) {
         every_way(|threads, simd| {
-            let (mut seen, mut want_seen) = (vec![0u8; vocab], vec![0u8; vocab]);
+            let mut marks = Seeded::new(seed).marks(vocab);
+            let mut want_marks = marks.clone();
             let (mut state, mut want_state) = (StepState::default(), StepState::default());
             let (mut out, mut want_out) = ([u32::MAX; 3], [u32::MAX; 3]);
             let (mut adjusted, mut scratch) = (vec![0.0; vocab], Scratch::default());
@@ -186,16 +187,16 @@ mod tests {
                 let sampler = Sampler {
                     params,
                     state: &mut state,
-                    seen: &mut seen,
+                    marks: &mut marks,
                     adjusted: &mut adjusted,
                     scratch: &mut scratch,
                     out: &mut out,
                 };
                 sample(threads, simd, &logits, sampler);
-                reference::sample(&logits, params, &mut want_seen, &mut want_state, &mut want_out);
+                reference::sample(&logits, params, &mut want_marks, &mut want_state, &mut want_out);
                 assert_eq!(state, want_state, "{vocab} {params:?}");
             }
-            assert_eq!((out, &seen), (want_out, &want_seen), "{vocab} {params:?}");
+            assert_eq!((out, &marks), (want_out, &want_marks), "{vocab} {params:?}");
         });
     }
 
@@ -223,11 +224,11 @@ mod tests {
         let params = SampleParams { temperature: 1.0, ..reference::GREEDY };
         every_way(|threads, simd| {
             state.done = 0;
-            let (mut seen, mut adjusted, mut out) = ([0; 9], [0.0; 9], [5; 9]);
+            let (mut marks, mut adjusted, mut out) = ([0; 9], [0.0; 9], [5; 9]);
             let sampler = Sampler {
                 params: &params,
                 state: &mut state,
-                seen: &mut seen,
+                marks: &mut marks,
                 adjusted: &mut adjusted,
                 scratch: &mut scratch,
                 out: &mut out,

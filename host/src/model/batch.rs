@@ -79,6 +79,8 @@ struct Slot {
     /// Tokens that it gives at most.
     limit: usize,
     params: SampleParams,
+    /// Whether its sampler is told between steps what is known of each token.
+    marked: bool,
 }
 
 impl Slot {
@@ -416,12 +418,14 @@ impl<B: Backend> Model<B> {
     /// sequence runs through the model at its position, and the next one is picked; the end of a prompt gives its first token. Sequences that have given
     /// all their tokens, or that ended, stay as they are. Where no sequence waits for its next token, prompts run alone, as many tokens together as there
     /// is room for.
+    /// A sequence with [marks](Batch::mark) never has two tokens by one call: behind the end of its prompt nobody has a step.
     /// With `record`, a backend that can replays a recording of a step without prompts.
     ///
     /// # Errors
     /// A failed launch.
     pub fn decode_batch(&self, batch: &mut Batch<B>, record: bool) -> Result<(), OpError> {
         let BatchOptions { chunk, prompt_share, .. } = batch.options;
+        let before: Vec<usize> = batch.stepping().map(|(slot, _)| slot).collect();
         if batch.stepping().next().is_none() && !batch.waiting.is_empty() {
             self.run_prompts(batch, chunk)?;
         }
@@ -430,7 +434,8 @@ impl<B: Backend> Model<B> {
             share -= self.run_prompts(batch, chunk)?;
         }
         let stepping: Vec<usize> = batch.stepping().map(|(slot, _)| slot).collect();
-        let Some(size) = self.size_of(batch) else { return Ok(()) };
+        let begins = batch.stepping().any(|(slot, of)| of.marked && !before.contains(&slot));
+        let Some(size) = self.size_of(batch).filter(|_| !begins) else { return Ok(()) };
         if !batch.waiting.is_empty() {
             self.run_both(batch, size, share.min(chunk))?;
         } else {

@@ -117,10 +117,23 @@ impl<B: Backend> Sequence<B> {
             *mark.ok_or(ModelError::TokenOutOfVocabulary { id, index, vocab })? = 1;
         }
         let state = StepState { pos: last as u32, ..StepState::default() };
-        backend.write(&mut self.sampler.seen, 0, &marks)?;
+        backend.write(&mut self.sampler.marks, 0, &marks)?;
         backend.write(&mut self.sampler.params, 0, &param_words(params))?;
         backend.write(&mut self.sampler.state, 0, &state_words(&state))?;
         Ok(())
+    }
+
+    /// Tells the sampler what is known of each token, `[vocab]`: [`contract::sample::SEEN`] and [`contract::sample::FORBIDDEN`], which count
+    /// from the next step that is queued on, and unless [`SampleParams::repetition_penalty`] is 1.
+    ///
+    /// # Errors
+    /// Another number of marks; a failed copy.
+    pub fn mark(&mut self, backend: &B, marks: &[u8]) -> Result<(), OpError> {
+        if marks.len() != self.vocab {
+            let (what, allowed) = ("marks", "one for each token is allowed");
+            return Err(OpError::Dimension { op: "sequence", what, found: marks.len(), allowed });
+        }
+        backend.write(&mut self.sampler.marks, 0, marks)
     }
 
     /// The logits of the last step, `[vocab]`. Waits for it.

@@ -215,7 +215,7 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             bytes: table.bytes.dev_ptr(stream),
             rows: table.rows.dev_ptr(stream),
             input: input.dev_ptr(stream),
-            seen: picks.seen,
+            marks: picks.marks,
             params: picks.params,
             state: picks.state,
             bounds: bounds.dev_ptr(stream),

@@ -64,8 +64,8 @@ pub struct SampleState<B: Backend> {
     pub state: B::Buf<u32>,
     /// `[rows]` of [`SampleParams`], as words; 8-byte aligned.
     pub params: B::Buf<u32>,
-    /// `[rows, vocab]`: 1 for tokens of prompt and text.
-    pub seen: B::Buf<u8>,
+    /// `[rows, vocab]`: [`contract::sample::SEEN`] for tokens of prompt and text, [`contract::sample::FORBIDDEN`] for those not to be picked.
+    pub marks: B::Buf<u8>,
     /// Scratch `[rows, adjusted_len(vocab)]`.
     pub adjusted: B::Buf<f32>,
     /// Scratch `[rows, groups(vocab)]`.
@@ -88,7 +88,7 @@ impl<B: Backend> SampleState<B> {
         let mut sampler = Self {
             state: backend.alloc("sampler", rows * STATE_WORDS)?,
             params: backend.alloc("sampler", rows * PARAM_WORDS)?,
-            seen: backend.alloc("sampler", rows * vocab)?,
+            marks: backend.alloc("sampler", rows * vocab)?,
             adjusted: backend.alloc("sampler", rows * adjusted)?,
             tops: backend.alloc("sampler", rows * groups(vocab as u32) as usize)?,
             best: backend.alloc("sampler", rows)?,
@@ -96,7 +96,7 @@ impl<B: Backend> SampleState<B> {
         };
         backend.fill(&mut sampler.state, 0)?;
         backend.fill(&mut sampler.params, 0)?;
-        backend.fill(&mut sampler.seen, 0)?;
+        backend.fill(&mut sampler.marks, 0)?;
         // Its padding is loaded with the last logits, and not looked at.
         backend.fill(&mut sampler.adjusted, 0)?;
         backend.fill(&mut sampler.best, 0)?;
@@ -118,7 +118,7 @@ impl<B: Backend> SampleState<B> {
         dimension(op, "rows of the sampler", all, MAX_SAMPLERS, "1 to 65,535 are allowed")?;
         dimension(op, "rows", rows, all, "1 to those of the sampler are allowed")?;
         at_least(op, "rows of the sampler", all, row.saturating_add(rows))?;
-        at_least(op, "seen", self.seen.len(), all * vocab)?;
+        at_least(op, "marks", self.marks.len(), all * vocab)?;
         at_least(op, "adjusted", self.adjusted.len(), all * adjusted_len(vocab as u32) as usize)?;
         at_least(op, "tops", self.tops.len(), all * groups(vocab as u32) as usize)?;
         at_least(op, "state", self.state.len(), all * STATE_WORDS)?;
@@ -142,7 +142,7 @@ impl SampleState<super::CudaBackend> {
             logits,
             adjusted: self.adjusted.dev_ptr(stream),
             tops: self.tops.dev_ptr(stream),
-            seen: self.seen.dev_ptr(stream),
+            marks: self.marks.dev_ptr(stream),
             best: self.best.dev_ptr(stream),
             params: self.params.dev_ptr(stream).cast(),
             state: self.state.dev_ptr(stream).cast(),

@@ -5,7 +5,7 @@ use contract::lm_head_int8::{
     rest, row_bytes, row_scales, row_stats, row_value,
 };
 use contract::num::order_key;
-use contract::sample::SampleParams;
+use contract::sample::{SampleParams, counted};
 
 use super::embed::Dense;
 use super::{lm_head, sum256};
@@ -115,7 +115,7 @@ fn floor(lower: &[u32], asked: &Asked) -> u32 {
 }
 
 /// Logits of the rows that can decide, minus infinity for the others.
-pub fn lm_head_int8(w: &Dense, x: &[f32], seen: &[u8], params: &SampleParams) -> Vec<f32> {
+pub fn lm_head_int8(w: &Dense, x: &[f32], marks: &[u8], params: &SampleParams) -> Vec<f32> {
     let exact = lm_head::lm_head(w, x, 1);
     let asked = Asked::of(params);
     let known = has_bounds(input(x).1);
@@ -124,7 +124,9 @@ pub fn lm_head_int8(w: &Dense, x: &[f32], seen: &[u8], params: &SampleParams) ->
         return exact;
     }
     let bounds = all_bounds(&pack(w), x);
-    let key = |v: usize, end: usize| order_key(asked.adjust(bounds[v][end], seen[v] != 0));
+    let key = |v: usize, end: usize| {
+        order_key(asked.adjust(bounds[v][end], counted(marks[v], asked.penalty)))
+    };
     let lower: Vec<u32> = (0..w.rows).map(|v| key(v, 0)).collect();
     let floor = floor(&lower, &asked);
     let logit = |v: usize| if key(v, 1) >= floor { exact[v] } else { f32::NEG_INFINITY };
@@ -207,25 +209,25 @@ mod tests {
         #[test]
         fn tokens_are_those_of_all_logits(
             vocab in 1usize..900, k in 1usize..80, seed: u64, top_k in 0u32..300, temperature in 0usize..4,
-            penalty in 0usize..4, least in 0u32..40,
+            penalty in 0usize..6, least in 0u32..40,
         ) {
             let mut seeded = Inputs::new(seed);
             let w = Dense::new(ELEMENTS[seed as usize % 3], vocab, k, seed);
             let x = seeded.floats(k, 1.0);
-            let seen: Vec<u8> = (0..vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+            let marks: Vec<u8> = seeded.marks(vocab);
             let params = SampleParams {
                 seed,
                 top_k,
                 temperature: [0.0, 0.3, 1.0, 20.0][temperature],
-                repetition_penalty: [1.0, 1.2, 0.8, 1e30][penalty],
+                repetition_penalty: [1.0, 1.2, 0.8, 1e30, -1.0, -1.1][penalty],
                 top_p_q32: if seed % 2 == 0 { 1 << 32 } else { 3 << 30 },
                 min_weight: 1u32.checked_shl(least).map_or(0, |bit| bit - (seed as u32 & (bit / 2))),
                 ..GREEDY
             };
             let exact = lm_head::lm_head(&w, &x, 1);
-            let found = lm_head_int8(&w, &x, &seen, &params);
+            let found = lm_head_int8(&w, &x, &marks, &params);
             for step in 0..4 {
-                prop_assert_eq!(pick(&found, &seen, &params, step), pick(&exact, &seen, &params, step));
+                prop_assert_eq!(pick(&found, &marks, &params, step), pick(&exact, &marks, &params, step));
             }
         }
     }

@@ -75,6 +75,11 @@ impl Inputs {
         (0..count).map(|_| unit(self.bits()) * reach).collect()
     }
 
+    /// Marks of tokens for a sampler: half of them none, some seen, some forbidden.
+    pub fn marks(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.below(6).saturating_sub(2) as u8).collect()
+    }
+
     /// Values -1, 0 and 1.
     pub fn ternaries(&mut self, count: usize) -> Vec<i8> {
         (0..count).map(|_| self.below(3) as i8 - 1).collect()

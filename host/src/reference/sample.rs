@@ -2,7 +2,8 @@
 
 use contract::num::order_key;
 use contract::sample::{
-    SampleParams, StepState, penalise, random, scale_random, temper, top_p_target, weight,
+    SEEN, SampleParams, StepState, counted, penalise, random, scale_random, temper, top_p_target,
+    weight,
 };
 
 use super::Inputs;
@@ -33,6 +34,8 @@ pub fn params(seed: u64) -> Vec<SampleParams> {
     vec![
         GREEDY,
         SampleParams { repetition_penalty: 1.3, ..GREEDY },
+        SampleParams { repetition_penalty: -1.0, ..GREEDY },
+        SampleParams { repetition_penalty: -1.3, top_k: 40, ..warm },
         warm,
         SampleParams { temperature: 30.0, ..warm },
         SampleParams { top_k: 1, ..warm },
@@ -68,9 +71,15 @@ pub fn logits(vocab: usize, seed: u64) -> Vec<f32> {
 }
 
 /// The token that the contract's steps give.
-pub fn pick(logits: &[f32], seen: &[u8], params: &SampleParams, step: u32) -> u32 {
+pub fn pick(logits: &[f32], marks: &[u8], params: &SampleParams, step: u32) -> u32 {
     let x: Vec<f32> = (0..logits.len())
-        .map(|i| penalise(logits[i], seen[i] != 0, params.repetition_penalty))
+        .map(|i| {
+            penalise(
+                logits[i],
+                counted(marks[i], params.repetition_penalty),
+                params.repetition_penalty,
+            )
+        })
         .map(|x| temper(x, params.temperature))
         .collect();
     let keys: Vec<u32> = x.iter().map(|&x| order_key(x)).collect();
@@ -133,18 +142,18 @@ pub fn pick(logits: &[f32], seen: &[u8], params: &SampleParams, step: u32) -> u3
 pub fn sample(
     logits: &[f32],
     params: &SampleParams,
-    seen: &mut [u8],
+    marks: &mut [u8],
     state: &mut StepState,
     out: &mut [u32],
 ) {
     if state.done != 0 {
         return;
     }
-    let token = pick(logits, seen, params, state.step);
+    let token = pick(logits, marks, params, state.step);
     if (state.step as usize) < out.len() {
         out[state.step as usize] = token;
     }
-    seen[token as usize] = 1;
+    marks[token as usize] = SEEN;
     state.token = token;
     state.pos += 1;
     state.step += 1;

@@ -23,8 +23,8 @@ pub struct Inputs {
     pub x_at: usize,
     /// What is normed in front of the head, from the first element on.
     pub norm: Option<Norm>,
-    /// `[m, vocab]`: 1 for tokens that were seen.
-    pub seen: Vec<u8>,
+    /// `[m, vocab]`: what is known of tokens.
+    pub marks: Vec<u8>,
     /// What is asked for with each input, and whether its text has ended.
     pub asked: Vec<(SampleParams, bool)>,
 }
@@ -84,7 +84,7 @@ impl Run for Inputs {
         let mut sampler = SampleState::<B> {
             state: bed.input(states.as_flattened())?,
             params: bed.input(params.as_flattened())?,
-            seen: bed.input(&self.seen)?,
+            marks: bed.input(&self.marks)?,
             adjusted: bed.output(m * adjusted)?,
             tops: bed.output(m * groups(vocab as u32) as usize)?,
             best: bed.input(&vec![0; m])?,
@@ -126,8 +126,8 @@ impl Run for Inputs {
         bed.push(Output::words("input", &[m, digit_words(k)], kept));
         bed.push(Output::floats("adjusted", &[m, adjusted], &drawn));
         bed.keep_words("state", &[m, 4], &sampler.state)?;
-        let seen = bed.read("seen", &sampler.seen)?;
-        bed.push(Output::words("seen", &[m, vocab], seen.into_iter().map(u32::from).collect()));
+        let marks = bed.read("marks", &sampler.marks)?;
+        bed.push(Output::words("marks", &[m, vocab], marks.into_iter().map(u32::from).collect()));
         let best = bed.read("best", &sampler.best)?;
         let best = best.into_iter().flat_map(|best| [best as u32, (best >> 32) as u32]).collect();
         bed.push(Output::words("best", &[m, 2], best));
@@ -151,6 +151,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     let few = SampleParams { temperature: 0.7, top_k: 3, repetition_penalty: 1.2, ..greedy };
     let all = SampleParams { temperature: 0.7, ..greedy };
     let weighing = SampleParams { min_weight: contract::sample::ONE_WEIGHT / 20, ..all };
+    let barred = SampleParams { repetition_penalty: -1.0, ..greedy };
     for (element, kernels) in [
         (RowType::Bf16, [PackBf16::SPEC, RescoreBf16::SPEC]),
         (RowType::F16, [PackF16::SPEC, RescoreF16::SPEC]),
@@ -160,6 +161,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             (1, 1, greedy),
             (700, 63, few),
             (2049, 1027, greedy),
+            (515, 70, barred),
             (97, 640, all),
             (500, 65, weighing),
         ] {
@@ -168,7 +170,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 x: seeded.floats(3 + k, 2.0),
                 x_at: 3,
                 norm: None,
-                seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
+                marks: seeded.marks(vocab),
                 asked: vec![(params, false)],
             };
             let what = format!("vocab={vocab} k={k} top_k={}", params.top_k);
@@ -189,7 +191,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         (72, PickF32::SPEC.symbol, RowType::F32),
     ] {
         let (vocab, k) = (700, 75);
-        let asked = (0..m).map(|i| ([greedy, few, all, weighing][i % 4], i % 5 == 4)).collect();
+        let asked =
+            (0..m).map(|i| ([greedy, few, all, weighing, barred][i % 5], i % 7 == 4)).collect();
         let inputs = Inputs {
             table: Table::new(element, vocab, k, seeded.bits()),
             x: seeded.floats(m * k, 2.0),
@@ -198,7 +201,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 delta: seeded.floats(if m == 5 { 0 } else { m * k }, 1.0),
                 weight: seeded.floats(k, 1.0),
             }),
-            seen: (0..m * vocab).map(|_| seeded.below(2) as u8).collect(),
+            marks: seeded.marks(m * vocab),
             asked,
         };
         list.push((kernel, format!("m={m} vocab={vocab} k={k}"), inputs));

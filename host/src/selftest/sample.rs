@@ -18,8 +18,8 @@ pub struct Inputs {
     pub params: SampleParams,
     /// Where the sequence stands before.
     pub state: StepState,
-    /// `[vocab]`: 1 for tokens that were seen.
-    pub seen: Vec<u8>,
+    /// `[vocab]`: what is known of tokens.
+    pub marks: Vec<u8>,
     /// Sequences, all alike.
     pub rows: usize,
     /// Steps to run.
@@ -36,7 +36,7 @@ impl Run for Inputs {
         let mut sampler = SampleState::<B> {
             state: bed.input(&state_words(&self.state).repeat(rows))?,
             params: bed.input(&param_words(&self.params).repeat(rows))?,
-            seen: bed.input(&self.seen.repeat(rows))?,
+            marks: bed.input(&self.marks.repeat(rows))?,
             adjusted: bed.output(rows * adjusted_len(vocab as u32) as usize)?,
             tops: bed.output(rows * groups(vocab as u32) as usize)?,
             best: bed.input(&vec![0; rows])?,
@@ -56,8 +56,12 @@ impl Run for Inputs {
             })?;
         }
         bed.keep_words("state", &[rows, 4], &sampler.state)?;
-        let seen = bed.read("seen", &sampler.seen)?;
-        bed.push(Output::words("seen", &[rows, vocab], seen.into_iter().map(u32::from).collect()));
+        let marks = bed.read("marks", &sampler.marks)?;
+        bed.push(Output::words(
+            "marks",
+            &[rows, vocab],
+            marks.into_iter().map(u32::from).collect(),
+        ));
         let best = bed.read("best", &sampler.best)?;
         let best = best.into_iter().flat_map(|best| [best as u32, (best >> 32) as u32]).collect();
         bed.push(Output::words("best", &[rows, 2], best));
@@ -93,7 +97,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         top_k: 50,
         top_p_q32: 3_865_470_566,
         min_weight: ONE_WEIGHT / 50,
-        repetition_penalty: 1.3,
+        repetition_penalty: -1.3,
         ..plain
     };
     let greedy = SampleParams { temperature: 0.0, ..all };
@@ -106,7 +110,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             logits_at: 3,
             params,
             state: StepState { pos: 7, ..StepState::default() },
-            seen: (0..vocab).map(|_| seeded.below(2) as u8).collect(),
+            marks: seeded.marks(vocab),
             rows: 1,
             steps: 5,
             log: 4,

@@ -6,15 +6,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::answer::Answer;
-use super::runner::{Batched, Next};
+use super::runner::{Batched, End, Next};
 use super::{
-    Finish, GenerateStats, Generated, LoadStats, SessionError, compiled, device_params, stop_ids,
+    Finish, GenerateStats, Generated, LoadStats, SessionError, compiled, device_params, guide,
+    stop_ids,
 };
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{PAGE_SIZE, PageUsage};
 use crate::profile::Profile;
-use crate::text::{ChatTemplate, Message, SamplingParams, Tokenizer};
+use crate::text::{ChatTemplate, GrammarCompiler, Message, SamplingParams, Tokenizer};
 
 /// Names a request of a [`BatchEngine`]; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -68,6 +69,8 @@ pub struct BatchEngine {
     tokenizer: Option<Arc<Tokenizer>>,
     /// Compiled when it is first asked for.
     template: OnceLock<ChatTemplate>,
+    /// Made when the first request has one.
+    grammars: OnceLock<GrammarCompiler>,
     load: LoadStats,
     requests: Vec<Request>,
     next_id: u64,
@@ -80,8 +83,8 @@ impl BatchEngine {
         load: LoadStats,
     ) -> Self {
         let tokenizer = tokenizer.map(Arc::new);
-        let template = OnceLock::new();
-        Self { engine, tokenizer, template, load, requests: Vec::new(), next_id: 0 }
+        let (template, grammars) = (OnceLock::new(), OnceLock::new());
+        Self { engine, tokenizer, template, grammars, load, requests: Vec::new(), next_id: 0 }
     }
 
     /// One line for people: the device, or the devices, and what they run.
@@ -210,7 +213,7 @@ impl BatchEngine {
     /// takes it unless others have much more room, else the one with the most room; a failure of that one is the next step's.
     ///
     /// # Errors
-    /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context;
+    /// Parameters out of range, a grammar that is wrong, ids outside of the vocabulary, a prompt longer than the context;
     /// [`crate::model::ModelError::BatchFull`] and [`crate::model::ModelError::PagesFull`] while others have the place (see
     /// [`SessionError::is_full`]); a failed device.
     pub fn add_request(
@@ -221,7 +224,10 @@ impl BatchEngine {
         let added = Instant::now();
         params.validate()?;
         let ids = stop_ids(params, self.engine.config(), self.tokenizer.as_deref());
-        let slot = self.engine.admit(prompt, &device_params(params, &ids)?)?;
+        let (tokenizer, device) = (self.tokenizer.as_deref(), device_params(params, &ids)?);
+        let vocab = self.engine.config().vocab_size;
+        let mut guide = || guide(params, &self.grammars, tokenizer, (vocab, prompt), &ids);
+        let slot = self.engine.admit(prompt, &device, &mut guide)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;
         self.requests.push(Request {
@@ -383,8 +389,8 @@ impl Request {
         outputs: &mut Vec<StepOutput>,
     ) -> Result<Option<Finish>, SessionError> {
         loop {
-            let (token, is_last) = match engine.next(self.slot)? {
-                Next::Token { token, is_last } => (token, is_last),
+            let (token, end) = match engine.next(self.slot)? {
+                Next::Token { token, end } => (token, end),
                 Next::Ended => return Ok(Some(self.answer.limit(&self.params))),
                 Next::NotYet => return Ok(None),
             };
@@ -394,7 +400,8 @@ impl Request {
             self.stats.prefill_seconds = (first - self.added).as_secs_f64();
             self.stats.decode_seconds = (now - first).as_secs_f64();
             let (text, finish) = self.answer.push(token)?;
-            let finish = finish.or_else(|| is_last.then(|| self.answer.limit(&self.params)));
+            let finish = end.and_then(End::of_grammar).or(finish);
+            let finish = finish.or_else(|| end.map(|_| self.answer.limit(&self.params)));
             outputs.push(StepOutput { id: self.id, token, text, finished: None });
             if finish.is_some() || !engine.has_more(self.slot) {
                 return Ok(finish);

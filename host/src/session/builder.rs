@@ -286,7 +286,13 @@ impl SessionBuilder {
     /// As [`SessionBuilder::build`].
     pub fn build_with(self, progress: Progress<'_>) -> Result<Session, SessionError> {
         let (engine, tokenizer, load) = self.open(One, progress)?;
-        Ok(Session { engine, tokenizer, template: OnceLock::new(), load })
+        Ok(Session {
+            engine,
+            tokenizer,
+            template: OnceLock::new(),
+            grammars: OnceLock::new(),
+            load,
+        })
     }
 
     /// Loads the model for several texts at once. The checkpoint is read and decoded once, for however many devices.

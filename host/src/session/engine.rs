@@ -2,8 +2,9 @@
 
 use contract::sample::SampleParams;
 
-use super::SessionError;
+use super::guide::Guide;
 use super::runner::Counts;
+use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{Model, ModelError, Sequence};
@@ -21,11 +22,16 @@ pub(super) trait Engine: Send {
     fn memory(&self) -> MemoryUsage;
     fn profile(&self) -> Result<Option<Profile>, SessionError>;
 
-    /// Prefills `prompt` and queues the first token.
-    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError>;
+    /// Prefills `prompt` and queues the first token of a text that `guide` holds to its grammar.
+    fn begin(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        guide: Option<Guide>,
+    ) -> Result<(), SessionError>;
 
-    /// The next token; `None` when the text has ended on the device or at the limit.
-    fn next(&mut self) -> Result<Option<u32>, SessionError>;
+    /// The next token, and why the text ends with it where a grammar says so; `None` when the text has ended on the device or at the limit.
+    fn next(&mut self) -> Result<Option<(u32, Option<Finish>)>, SessionError>;
 
     /// What is counted of the text, from its first token on.
     fn counts(&self) -> Counts;
@@ -54,6 +60,7 @@ pub(super) struct Runner<B: Backend> {
     /// Tokens the host has read.
     read: usize,
     limit: usize,
+    guide: Option<Guide>,
 }
 
 impl<B: Backend> Runner<B> {
@@ -69,10 +76,16 @@ impl<B: Backend> Runner<B> {
             queued: 0,
             read: 0,
             limit: 0,
+            guide: None,
         }
     }
 
-    fn try_begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError> {
+    fn try_begin(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        guide: Option<Guide>,
+    ) -> Result<(), SessionError> {
         let last = prompt.len().checked_sub(1).ok_or(ModelError::EmptyInput)?;
         self.settle();
         let common = self.cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
@@ -80,6 +93,8 @@ impl<B: Backend> Runner<B> {
         let reused = common.min(last);
         self.cached.clear();
         self.sequence.begin(self.model.backend(), prompt, params)?;
+        self.guide = guide;
+        self.mark()?;
         self.model.prefill(&mut self.sequence, &prompt[reused..], reused)?;
         self.model.sample(&mut self.sequence)?;
         self.text = prompt.to_vec();
@@ -102,11 +117,22 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    fn try_next(&mut self) -> Result<Option<u32>, SessionError> {
+    /// Tells the sampler of the next token what the grammar forbids.
+    fn mark(&mut self) -> Result<(), SessionError> {
+        if let Some(marks) = self.guide.as_mut().and_then(Guide::news) {
+            self.sequence.mark(self.model.backend(), marks)?;
+        }
+        Ok(())
+    }
+
+    fn try_next(&mut self) -> Result<Option<(u32, Option<Finish>)>, SessionError> {
         if self.read == self.limit {
             return Ok(None);
         }
-        while self.queued < (self.read + 1 + B::AHEAD).min(self.limit) {
+        // What a grammar allows is known when the token before is.
+        let ahead = if self.guide.is_some() { 0 } else { B::AHEAD };
+        while self.queued < (self.read + 1 + ahead).min(self.limit) {
+            self.mark()?;
             let pos = self.prompt_len + self.queued - 1;
             self.model.decode(&mut self.sequence, pos, self.record)?;
             self.queued += 1;
@@ -117,7 +143,9 @@ impl<B: Backend> Runner<B> {
                 if token != B::TokenLog::EMPTY {
                     self.read += 1;
                     self.text.push(token);
-                    return Ok(Some(token));
+                    let Some(guide) = &mut self.guide else { return Ok(Some((token, None))) };
+                    guide.push(token);
+                    return Ok(Some((token, guide.end_at(self.read - 1))));
                 }
                 std::hint::spin_loop();
             }
@@ -163,12 +191,17 @@ impl<B: Backend> Engine for Runner<B> {
         Ok(self.model.backend().profile()?)
     }
 
-    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError> {
-        let result = self.try_begin(prompt, params);
+    fn begin(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        guide: Option<Guide>,
+    ) -> Result<(), SessionError> {
+        let result = self.try_begin(prompt, params, guide);
         self.guard(result)
     }
 
-    fn next(&mut self) -> Result<Option<u32>, SessionError> {
+    fn next(&mut self) -> Result<Option<(u32, Option<Finish>)>, SessionError> {
         let result = self.try_next();
         self.guard(result)
     }

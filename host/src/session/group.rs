@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use contract::sample::SampleParams;
 
 use super::SessionError;
+use super::guide::{Guide, MakeGuide};
 use super::runner::{Batched, Counts, Next};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
@@ -28,7 +29,7 @@ const LEAD: usize = 8;
 
 /// What a device's thread is told. Sequences go by their key in the group.
 enum Order {
-    Admit { key: usize, prompt: Vec<u32>, params: Box<SampleParams> },
+    Admit { key: usize, prompt: Vec<u32>, params: Box<(SampleParams, Option<Guide>)> },
     Predict { key: usize, expected: Vec<u32> },
     Remove { key: usize },
     Memory(mpsc::Sender<MemoryUsage>),
@@ -126,9 +127,9 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
                 loop {
                     let next = engine.next(run.slot)?;
                     match next {
-                        Next::Token { token, is_last } => {
+                        Next::Token { token, end } => {
                             // Not asked for what is behind a stop: the answer would take until all is idle.
-                            run.runs = !is_last && !run.stops.contains(&token);
+                            run.runs = end.is_none() && !run.stops.contains(&token);
                         }
                         Next::Ended => run.runs = false,
                         Next::NotYet => break,
@@ -144,7 +145,10 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
         for order in orders {
             match order {
                 Order::Admit { key, prompt, params } => {
-                    let slot = engine.admit(&prompt, &params)?;
+                    let (params, guide) = *params;
+                    let mut guide = Some(guide);
+                    let mut guide = || Ok(guide.take().flatten());
+                    let slot = engine.admit(&prompt, &params, &mut guide)?;
                     let stops = params.stop_ids[..params.stop_len as usize].to_vec();
                     sequences.push(Run { key, slot, stops, runs: true });
                 }
@@ -360,7 +364,12 @@ impl Batched for Group {
         Ok(None)
     }
 
-    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+    fn admit(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        guide: MakeGuide<'_>,
+    ) -> Result<usize, SessionError> {
         let BatchOptions { max_batch, capacity, pages: total, prefix_cache, .. } = self.options;
         let Needs { pages, .. } = Needs::of(self.config.vocab_size, capacity, prompt, params)?;
         let living = || self.members.iter().enumerate().filter(|(_, m)| m.thread.is_some());
@@ -387,6 +396,7 @@ impl Batched for Group {
         let open = living().filter(|(_, member)| member.free_slots > 0);
         let free = open.map(|(_, member)| member.pool.left()).max().unwrap_or(0);
         let full = ModelError::PagesFull { needed: pages, free, total };
+        let made = if place.is_some() { guide()? } else { None };
         let taken =
             place.and_then(|device| Some((device, self.members[device].pool.take(begins, pages)?)));
         let Some((device, pages)) = taken else { return Err(full.into()) };
@@ -398,7 +408,7 @@ impl Batched for Group {
         let ticket = Ticket { device, pages, text, prompt: prompt_len, next, counts };
         self.tickets.insert(key, ticket);
         self.peak_pages = self.peak_pages.max(self.pages().in_use);
-        let (prompt, params) = (prompt.to_vec(), Box::new(*params));
+        let (prompt, params) = (prompt.to_vec(), Box::new((*params, made)));
         self.board.order(device, Order::Admit { key, prompt, params });
         Ok(key)
     }

@@ -13,6 +13,7 @@ mod builder;
 mod engine;
 mod error;
 mod group;
+mod guide;
 mod lookup;
 mod runner;
 mod solo;
@@ -34,9 +35,10 @@ use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
 
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::text::{ChatTemplate, Message, SamplingParams, Tokenizer};
+use crate::text::{ChatTemplate, GrammarCompiler, Message, SamplingParams, Tokenizer};
 use answer::Answer;
 use engine::Engine;
+use guide::Guide;
 
 /// A model, its tokenizer and one sequence.
 ///
@@ -47,6 +49,8 @@ pub struct Session {
     tokenizer: Option<Tokenizer>,
     /// Compiled when it is first asked for.
     template: OnceLock<ChatTemplate>,
+    /// Made when the first text has one.
+    grammars: OnceLock<GrammarCompiler>,
     load: LoadStats,
 }
 
@@ -74,6 +78,10 @@ pub enum Finish {
     ContextFull,
     /// The callback.
     Cancelled,
+    /// The grammar: nothing may follow.
+    Grammar,
+    /// The grammar allows nothing that can follow, such as a stop token in the middle of it, or telling what it allows took more than the limits on work.
+    GrammarLimit,
 }
 
 /// A finished text.
@@ -178,7 +186,7 @@ impl Session {
     /// completes characters.
     ///
     /// # Errors
-    /// Parameters out of range, ids outside of the vocabulary, a prompt longer than the context, a
+    /// Parameters out of range, a grammar that is wrong, ids outside of the vocabulary, a prompt longer than the context, a
     /// failed device. After an error the session can be used again unless the device is lost.
     pub fn generate(
         &mut self,
@@ -189,12 +197,14 @@ impl Session {
         let started = Instant::now();
         params.validate()?;
         let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
-        self.engine.begin(prompt, &device_params(params, &stop_ids)?)?;
+        let (tokenizer, vocab) = (self.tokenizer.as_ref(), self.config().vocab_size);
+        let guide = guide(params, &self.grammars, tokenizer, (vocab, prompt), &stop_ids)?;
+        self.engine.begin(prompt, &device_params(params, &stop_ids)?, guide)?;
         let mut stats = GenerateStats { prompt_tokens: prompt.len(), ..Default::default() };
         let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
         let mut first = None;
         let finish = loop {
-            let Some(token) = self.engine.next()? else {
+            let Some((token, end)) = self.engine.next()? else {
                 break answer.limit(params);
             };
             let now = Instant::now();
@@ -203,11 +213,11 @@ impl Session {
             stats.decode_seconds = (now - first).as_secs_f64();
             stats.count(self.engine.counts());
             let (text, finish) = answer.push(token)?;
-            if finish == Some(Finish::StopToken) {
+            if end.or(finish) == Some(Finish::StopToken) {
                 break Finish::StopToken;
             }
             let flow = each(Piece { token, text: &text });
-            if let Some(finish) = finish {
+            if let Some(finish) = end.or(finish) {
                 break finish;
             }
             if flow.is_break() {
@@ -236,6 +246,26 @@ impl Session {
     ) -> Result<(), SessionError> {
         self.engine.logits(tokens, &mut each)
     }
+}
+
+/// What holds a text to its grammar, if it has one.
+fn guide(
+    params: &SamplingParams,
+    compiler: &OnceLock<GrammarCompiler>,
+    tokenizer: Option<&Tokenizer>,
+    (vocab, prompt): (usize, &[u32]),
+    stops: &[u32],
+) -> Result<Option<Guide>, SessionError> {
+    let Some(grammar) = &params.grammar else { return Ok(None) };
+    let compiler = match compiler.get() {
+        Some(compiler) => compiler,
+        None => {
+            let tokenizer = tokenizer.ok_or(SessionError::NoTokenizer)?;
+            let made = GrammarCompiler::new(tokenizer, vocab)?;
+            compiler.get_or_init(|| made)
+        }
+    };
+    Guide::new(compiler.compile(grammar)?, (vocab, prompt), stops).map(Some)
 }
 
 /// Tokens that end a text.
@@ -268,7 +298,11 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         seed: params.seed,
         top_p_q32: (f64::from(params.top_p) * 4_294_967_296.0) as u64,
         temperature: params.temperature,
-        repetition_penalty: params.repetition_penalty,
+        // Below 0 the marks of tokens are looked at.
+        repetition_penalty: match params.grammar {
+            Some(_) => -params.repetition_penalty,
+            None => params.repetition_penalty,
+        },
         top_k: params.top_k,
         min_weight: (f64::from(params.min_p) * f64::from(ONE_WEIGHT)) as u32,
         max_steps: params.max_tokens as u32,

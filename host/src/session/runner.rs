@@ -2,8 +2,9 @@
 
 use contract::sample::SampleParams;
 
-use super::SessionError;
+use super::guide::{Guide, MakeGuide};
 use super::lookup::Guesser;
+use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{Batch, BatchOptions, Model, PageUsage};
@@ -24,8 +25,13 @@ pub(super) trait Batched: Send {
     fn memory(&self) -> MemoryUsage;
     fn profile(&self) -> Result<Option<Profile>, SessionError>;
 
-    /// Adds a sequence; returns its slot.
-    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError>;
+    /// Adds a sequence, which what `guide` makes holds to its grammar; returns its slot.
+    fn admit(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        guide: MakeGuide<'_>,
+    ) -> Result<usize, SessionError>;
 
     /// Says what the text of a sequence may hold.
     fn predict(&mut self, _slot: usize, _expected: &[u32]) {}
@@ -63,17 +69,36 @@ pub(super) struct Counts {
 /// What comes next of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A token, and whether it is the last that there can be.
+    /// A token.
     Token {
         /// Its id.
         token: u32,
-        /// Whether none can follow.
-        is_last: bool,
+        /// Why none can follow, if that is so.
+        end: Option<End>,
     },
     /// Nothing: the text has ended before.
     Ended,
     /// Nothing in this step: its prompt has not run to its end, or its device is still at it.
     NotYet,
+}
+
+/// Why a token is the last that there can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// What was asked for, or the context.
+    Limit,
+    /// What became of the grammar: [`Finish::Grammar`] or [`Finish::GrammarLimit`].
+    Grammar(Finish),
+}
+
+impl End {
+    /// Why the text ends, where a grammar says so.
+    pub(super) fn of_grammar(self) -> Option<Finish> {
+        match self {
+            Self::Limit => None,
+            Self::Grammar(finish) => Some(finish),
+        }
+    }
 }
 
 /// A model with its batch.
@@ -85,6 +110,8 @@ pub(super) struct BatchRunner<B: Backend> {
     read: Vec<Option<usize>>,
     /// What guesses tokens.
     lookup: Option<Guesser>,
+    /// Of each slot what holds its sequence to a grammar.
+    guides: Vec<Option<Guide>>,
 }
 
 impl<B: Backend> BatchRunner<B> {
@@ -92,7 +119,31 @@ impl<B: Backend> BatchRunner<B> {
     pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool, drafts: usize) -> Self {
         let BatchOptions { max_batch, draft_rows, .. } = batch.options();
         let lookup = (drafts > 0 && draft_rows > 1).then(|| Guesser::new(drafts, max_batch));
-        Self { model, batch, record, read: vec![None; max_batch], lookup }
+        let guides = (0..max_batch).map(|_| None).collect();
+        Self { model, batch, record, read: vec![None; max_batch], lookup, guides }
+    }
+
+    /// Tells the samplers of sequences with a grammar what it forbids next. Waits for the tokens that say so.
+    fn guide(&mut self) -> Result<(), SessionError> {
+        for slot in 0..self.guides.len() {
+            self.follow(slot, self.batch.queued(slot))?;
+            if let Some(marks) = self.guides[slot].as_mut().and_then(Guide::news) {
+                self.batch.mark(self.model.backend(), slot, marks)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the tokens of the sequence in `slot` to what holds it to its grammar, up to `count`.
+    fn follow(&mut self, slot: usize, count: usize) -> Result<(), SessionError> {
+        let Some(guide) = &mut self.guides[slot] else { return Ok(()) };
+        while guide.taken() < count {
+            match self.batch.wait(self.model.backend(), slot, guide.taken())? {
+                Some(token) => guide.push(token),
+                None => break,
+            }
+        }
+        Ok(())
     }
 
     /// What the model runs on.
@@ -126,8 +177,20 @@ impl<B: Backend> Batched for BatchRunner<B> {
         Ok(self.model.backend().profile()?)
     }
 
-    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+    fn admit(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        guide: MakeGuide<'_>,
+    ) -> Result<usize, SessionError> {
         let slot = self.model.admit(&mut self.batch, prompt, params)?;
+        match guide() {
+            Ok(guide) => self.guides[slot] = guide,
+            Err(error) => {
+                self.batch.remove(self.model.backend(), slot)?;
+                return Err(error);
+            }
+        }
         self.read[slot] = Some(0);
         if let Some(lookup) = &mut self.lookup {
             lookup.begin(slot, prompt);
@@ -143,6 +206,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
 
     fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
         self.read[slot] = None;
+        self.guides[slot] = None;
         if let Some(lookup) = &mut self.lookup {
             lookup.end(slot);
         }
@@ -151,8 +215,11 @@ impl<B: Backend> Batched for BatchRunner<B> {
     }
 
     fn queue(&mut self) -> Result<(), SessionError> {
+        // Which tokens may follow a guess of a text with a grammar is not told to the samplers of its rows.
+        let guided = self.guides.iter().any(Option::is_some);
         let Self { model, batch, record, lookup, .. } = &mut *self;
-        let guessed = lookup.as_mut().map(|lookup| lookup.step(model, batch, *record));
+        let guessed =
+            lookup.as_mut().filter(|_| !guided).map(|lookup| lookup.step(model, batch, *record));
         if guessed.transpose()?.unwrap_or(false) {
             return Ok(());
         }
@@ -168,10 +235,11 @@ impl<B: Backend> Batched for BatchRunner<B> {
                 ahead = ahead.max(queued - read.min(queued));
             }
             // With a part of a prompt in front of each, steps that are ahead hold up who reads the first.
-            let most = 1 + if prompts { 0 } else { B::AHEAD.min(AHEAD) };
+            let most = 1 + if prompts || guided { 0 } else { B::AHEAD.min(AHEAD) };
             if !(starves || more && ahead < most) {
                 return Ok(());
             }
+            self.guide()?;
             self.model.decode_batch(&mut self.batch, self.record)?;
         }
     }
@@ -189,7 +257,10 @@ impl<B: Backend> Batched for BatchRunner<B> {
             return Ok(Next::Ended);
         };
         self.read[slot] = Some(read + 1);
-        Ok(Next::Token { token, is_last: read + 1 == self.batch.limit(slot) })
+        self.follow(slot, read + 1)?;
+        let grammar = self.guides[slot].as_ref().and_then(|guide| guide.end_at(read));
+        let limit = (read + 1 == self.batch.limit(slot)).then_some(End::Limit);
+        Ok(Next::Token { token, end: grammar.map(End::Grammar).or(limit) })
     }
 
     fn has_more(&self, slot: usize) -> bool {

@@ -2,9 +2,10 @@
 
 use contract::sample::SampleParams;
 
-use super::SessionError;
 use super::engine::Engine;
-use super::runner::{BatchRunner, Batched, Counts, Next};
+use super::guide::Guide;
+use super::runner::{BatchRunner, Batched, Counts, End, Next};
+use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::ops::Backend;
@@ -34,16 +35,16 @@ impl<B: Backend> Solo<B> {
         }
     }
 
-    fn try_next(&mut self, slot: usize) -> Result<Option<u32>, SessionError> {
+    fn try_next(&mut self, slot: usize) -> Result<Option<(u32, Option<Finish>)>, SessionError> {
         loop {
             if !self.runner.has_more(slot) {
                 self.runner.queue()?;
             }
             match self.runner.next(slot)? {
-                Next::Token { token, is_last } => {
-                    self.is_over = is_last;
+                Next::Token { token, end } => {
+                    self.is_over = end.is_some();
                     self.counts = self.runner.counts(slot);
-                    return Ok(Some(token));
+                    return Ok(Some((token, end.and_then(End::of_grammar))));
                 }
                 Next::Ended => {
                     self.is_over = true;
@@ -76,14 +77,19 @@ impl<B: Backend> Engine for Solo<B> {
         self.runner.profile()
     }
 
-    fn begin(&mut self, prompt: &[u32], params: &SampleParams) -> Result<(), SessionError> {
+    fn begin(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        mut guide: Option<Guide>,
+    ) -> Result<(), SessionError> {
         self.close()?;
-        self.slot = Some(self.runner.admit(prompt, params)?);
+        self.slot = Some(self.runner.admit(prompt, params, &mut || Ok(guide.take()))?);
         (self.is_over, self.counts) = (false, Counts::default());
         self.runner.queue()
     }
 
-    fn next(&mut self) -> Result<Option<u32>, SessionError> {
+    fn next(&mut self) -> Result<Option<(u32, Option<Finish>)>, SessionError> {
         match self.slot.filter(|_| !self.is_over) {
             Some(slot) => self.try_next(slot),
             None => Ok(None),

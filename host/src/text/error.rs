@@ -105,6 +105,12 @@ pub enum TextError {
         /// `model_type` or GGUF architecture.
         architecture: String,
     },
+    /// A grammar that is wrong, takes too much work, or that no text has.
+    #[error("the grammar cannot be used: {reason}")]
+    Grammar {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A sampling setting outside its range.
     #[error("{name} = {found} is out of range; allowed: {allowed}")]
     Setting {
@@ -138,6 +144,7 @@ impl TextError {
                 "send the prompt without a template (--raw)"
             }
             Self::TemplateRefused { .. } => "change the order or the roles of the messages",
+            Self::Grammar { .. } => "correct the grammar, or ask for a simpler one",
             Self::Setting { .. } => "choose a value inside the range",
         }
     }

@@ -12,6 +12,7 @@
 mod bytes;
 mod error;
 mod gguf;
+mod grammar;
 mod sampler;
 mod stop;
 mod stream;
@@ -22,6 +23,7 @@ mod tokenizer;
 mod vet;
 
 pub use error::TextError;
+pub use grammar::{Constraint, Grammar, GrammarCompiler, MAX_GRAMMAR_BYTES};
 pub use sampler::{MAX_STOP_BYTES, MAX_STOPS, MAX_TOKENS, SamplingParams};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::TextStream;

@@ -4,7 +4,7 @@
 //! runs. Order of application: repetition penalty, temperature, top-k, top-p, min-p. Random numbers
 //! are counter-based, so one `seed` gives one text on every device.
 
-use super::TextError;
+use super::{Grammar, TextError};
 use serde::Serialize;
 
 /// Most tokens that one call may ask for.
@@ -45,6 +45,9 @@ pub struct SamplingParams {
     pub stop_ids: Vec<u32>,
     /// Goes on after the model's end token (for measuring).
     pub ignore_eos: bool,
+    /// What the text has to be. Tokens that it forbids are not drawn, and it ends the text where nothing may follow. Each token waits for the one
+    /// before; nothing is [guessed](crate::session::Lookup) meanwhile.
+    pub grammar: Option<Grammar>,
 }
 
 impl Default for SamplingParams {
@@ -60,6 +63,7 @@ impl Default for SamplingParams {
             stop: Vec::new(),
             stop_ids: Vec::new(),
             ignore_eos: false,
+            grammar: None,
         }
     }
 }

@@ -16,7 +16,9 @@ use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::embed::Table;
 use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves};
 use contract::lm_head_int8::{LIST_ROWS, MAX_K, MAX_WANTED, digit_words, input_words, row_bytes};
-use contract::sample::{ONE_WEIGHT, SampleParams, StepState, adjusted_len, penalise, temper};
+use contract::sample::{
+    ONE_WEIGHT, SampleParams, StepState, adjusted_len, counted, penalise, temper,
+};
 
 use crate::support::{
     check, dimension, due, generated, on_lane, refused, repeats, short, size, zeros,
@@ -52,23 +54,24 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     };
     let len = adjusted_len(vocab as u32) as usize;
     let (mut words, mut drawn, mut states) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut marks, mut tokens) = (inputs.seen.clone(), Vec::new());
+    let (mut marks, mut tokens) = (inputs.marks.clone(), Vec::new());
     let rows = all[inputs.x_at..].chunks(k).zip(marks.chunks_mut(vocab));
-    for ((x, seen), (params, ended)) in rows.zip(asked) {
+    for ((x, marks), (params, ended)) in rows.zip(asked) {
         let (p, stats) = input(x);
         words.extend(input_of(&p, stats));
         let mut row = vec![ANY; len];
         if leaves(params, stats, [vocab, k, m]) && !ended {
-            let logits = lm_head_int8(table, x, seen, params);
+            let logits = lm_head_int8(table, x, marks, params);
             for (v, x) in row[..vocab].iter_mut().enumerate() {
-                let penalised = penalise(logits[v], seen[v] != 0, params.repetition_penalty);
+                let penalty = params.repetition_penalty;
+                let penalised = penalise(logits[v], counted(marks[v], penalty), penalty);
                 *x = temper(penalised, params.temperature);
             }
         }
         drawn.extend(row);
         let mut state = StepState { done: u32::from(*ended), ..StepState::default() };
         let mut out = [EMPTY];
-        sample(&lm_head(table, x, 1), params, seen, &mut state, &mut out);
+        sample(&lm_head(table, x, 1), params, marks, &mut state, &mut out);
         states.extend(state_words(&state));
         tokens.extend(out);
     }
@@ -79,7 +82,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         Output::words("input", &[m, digit_words(k)], words),
         Output::floats("adjusted", &[m, len], &drawn),
         Output::words("state", &[m, 4], states),
-        Output::words("seen", &[m, vocab], marks.into_iter().map(u32::from).collect()),
+        Output::words("marks", &[m, vocab], marks.into_iter().map(u32::from).collect()),
         Output::words("best", &[m, 2], vec![0; 2 * m]),
         Output::words("out", &[m], tokens),
     ]
@@ -98,11 +101,11 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
     check(b, inputs, &expected(inputs), what);
 }
 
-/// A case with some tokens seen.
+/// A case with some tokens seen and some forbidden.
 fn case(table: Table, x: Vec<f32>, params: SampleParams, seeded: &mut Seeded) -> Inputs {
     let x_at = x.len() - table.width;
-    let seen = (0..table.rows).map(|_| (seeded.below(3) == 0) as u8).collect();
-    Inputs { table, x, x_at, norm: None, seen, asked: vec![(params, false)] }
+    let marks = seeded.marks(table.rows);
+    Inputs { table, x, x_at, norm: None, marks, asked: vec![(params, false)] }
 }
 
 /// Several inputs, each with parameters of its own; some of the texts have ended.
@@ -123,11 +126,11 @@ fn several_inputs<B: Backend>(b: &B) {
                 (params, seeded.below(9) == 0)
             })
             .collect();
-        let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+        let marks = seeded.marks(m * vocab);
         let mut x = seeded.floats(m * k, 2.0);
         x[(m / 2) * k] = [1.0, f32::NAN, 3e38][i / 10 % 3];
         let norm = (i % 3 == 1).then(|| norm_of(m, k, &mut seeded));
-        check_case(b, &Inputs { table, x, x_at: 0, norm, seen, asked }, "several inputs");
+        check_case(b, &Inputs { table, x, x_at: 0, norm, marks, asked }, "several inputs");
     }
 }
 
@@ -158,12 +161,12 @@ fn every_logit_of_several_inputs<B: Backend>(b: &B) {
             (if needs { every } else { few }, needing > 8 && row % 11 == 5)
         });
         let asked = asked.collect();
-        let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+        let marks = seeded.marks(m * vocab);
         let mut x = seeded.floats(m * k, 2.0);
         if i % 2 == 1 {
             x[(m - 1) * k] = f32::NAN;
         }
-        check_case(b, &Inputs { table, x, x_at: 0, norm: None, seen, asked }, "every logit");
+        check_case(b, &Inputs { table, x, x_at: 0, norm: None, marks, asked }, "every logit");
     }
 }
 
@@ -183,20 +186,20 @@ fn long_lists_and_rows<B: Backend>(b: &B) {
             table.bits.copy_within(3 * k..4 * k, row * k);
         }
         let x = seeded.floats(m * k, 2.0);
-        let seen = (0..m * vocab).map(|_| (seeded.below(3) == 0) as u8).collect();
+        let marks = seeded.marks(m * vocab);
         let plain = |i: usize| if i.is_multiple_of(2) { GREEDY } else { asked(0) };
         let asked = (0..m).map(|i| (plain(i), false)).collect();
-        check_case(b, &Inputs { table, x, x_at: 0, norm: None, seen, asked }, "equal rows");
+        check_case(b, &Inputs { table, x, x_at: 0, norm: None, marks, asked }, "equal rows");
     }
     for (i, k) in [511, 512, 2561, 4096, 4101, 65_536, 65_537].into_iter().enumerate() {
         let (vocab, m) = (67, if k < 5000 { 1 + i % 3 } else { 1 });
         let table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
         let x = seeded.floats(m * k, 2.0);
-        let seen = vec![0; m * vocab];
+        let marks = vec![0; m * vocab];
         let params = [GREEDY, asked(0), asked(3)];
         let asked = (0..m).map(|row| (params[(i + row) % 3], false)).collect();
         let norm = Some(norm_of(m, k, &mut seeded));
-        check_case(b, &Inputs { table, x, x_at: 0, norm, seen, asked }, "long rows");
+        check_case(b, &Inputs { table, x, x_at: 0, norm, marks, asked }, "long rows");
     }
 }
 
@@ -405,7 +408,7 @@ fn refusals<B: Backend>(b: &B) {
     }
     refuse!(short("weight"); x_at: 0, norm: Some(HeadNorm { h: &mut h, delta: None, weight: &few_weight, eps }));
     for (bad, mut sampler) in [
-        ("seen", SampleState::<B> { seen: zeros(b, vocab - 1), ..good() }),
+        ("marks", SampleState::<B> { marks: zeros(b, vocab - 1), ..good() }),
         ("adjusted", SampleState::<B> { adjusted: zeros(b, vocab - 1), ..good() }),
         ("tops", SampleState::<B> { tops: zeros(b, vocab.div_ceil(32) - 1), ..good() }),
         ("params", SampleState::<B> { params: zeros(b, PARAM_WORDS - 1), ..good() }),

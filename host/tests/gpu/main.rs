@@ -27,6 +27,7 @@ mod drafts;
 mod driver;
 mod elementwise;
 mod embed;
+mod grammar;
 mod kv_append;
 mod layernorm;
 mod lm_head;

@@ -34,15 +34,15 @@ on_lane! {
 
 fn expected(inputs: &Inputs) -> Vec<Output> {
     let (logits, params) = (&inputs.logits[inputs.logits_at..], &inputs.params);
-    let (mut seen, mut state) = (inputs.seen.clone(), inputs.state);
+    let (mut marks, mut state) = (inputs.marks.clone(), inputs.state);
     let mut out = vec![EMPTY; inputs.log];
     for _ in 0..inputs.steps {
-        sample(logits, params, &mut seen, &mut state, &mut out);
+        sample(logits, params, &mut marks, &mut state, &mut out);
     }
-    let (rows, words) = (inputs.rows, seen.iter().map(|&mark| mark.into()).collect::<Vec<u32>>());
+    let (rows, words) = (inputs.rows, marks.iter().map(|&mark| mark.into()).collect::<Vec<u32>>());
     vec![
         Output::words("state", &[rows, 4], state_words(&state).repeat(rows)),
-        Output::words("seen", &[rows, seen.len()], words.repeat(rows)),
+        Output::words("marks", &[rows, marks.len()], words.repeat(rows)),
         Output::words("best", &[rows, 2], vec![0; 2 * rows]),
         Output::words("out", &[rows, inputs.log], out.repeat(rows)),
     ]
@@ -53,13 +53,13 @@ const EMPTY: u32 = u32::MAX;
 
 /// A step on `logits`; nothing was seen.
 fn one(logits: Vec<f32>, params: SampleParams) -> Inputs {
-    let seen = vec![0; logits.len()];
+    let marks = vec![0; logits.len()];
     let state = StepState { pos: 11, ..StepState::default() };
-    Inputs { logits, logits_at: 0, params, state, seen, rows: 1, steps: 1, log: 4 }
+    Inputs { logits, logits_at: 0, params, state, marks, rows: 1, steps: 1, log: 4 }
 }
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
-    let (vocab, params) = (inputs.seen.len(), inputs.params);
+    let (vocab, params) = (inputs.marks.len(), inputs.params);
     check(b, inputs, &expected(inputs), format!("{what}: vocab={vocab} {params:?}"));
 }
 
@@ -120,12 +120,12 @@ fn logits_that_are_no_numbers<B: Backend>(b: &B) {
 
 fn penalties_and_seen_tokens<B: Backend>(b: &B) {
     let mut seeded = Seeded::new(2);
-    for penalty in [1.0, 1.3, 0.5, 1e30] {
+    for penalty in [1.0, 1.3, 0.5, 1e30, -1.0, -1.3] {
         for temperature in [0.0, 0.7] {
             let params = SampleParams { repetition_penalty: penalty, temperature, ..GREEDY };
             let mut inputs = one(seeded.floats(300, 5.0), params);
             inputs.logits[17] = 0.0;
-            inputs.seen = (0..300).map(|_| seeded.below(2) as u8).collect();
+            inputs.marks = seeded.marks(300);
             // Each pick is seen by the next.
             (inputs.steps, inputs.log) = (repeats(8), 8);
             check_case(b, &inputs, "penalty");
@@ -279,13 +279,13 @@ fn generated_steps<B: Backend>(b: &B) {
             top_k: [0, 1, 7, 40, 1000][seeded.below(5)],
             top_p_q32: [1 << 32, 4_080_218_931, 2 << 30, 1][seeded.below(4)],
             min_weight: [0, 1, ONE_WEIGHT / 10, ONE_WEIGHT / 2][seeded.below(4)],
-            repetition_penalty: [1.0, 1.1, 2.0][seeded.below(3)],
+            repetition_penalty: [1.0, 1.1, 2.0, -1.0, -2.0][seeded.below(5)],
             ..GREEDY
         };
-        let seen = (0..vocab).map(|_| (seeded.below(4) == 0) as u8).collect();
+        let marks = seeded.marks(vocab);
         let state = StepState { pos: 3, token: 1, step: seeded.below(100) as u32, done: 0 };
         let rows = [1, 1, 1, WIDE_ROWS as usize + 1][i % 4];
-        let inputs = Inputs { logits, logits_at, params, state, seen, rows, steps: 6, log: 106 };
+        let inputs = Inputs { logits, logits_at, params, state, marks, rows, steps: 6, log: 106 };
         check_case(b, &inputs, "generated");
     }
 }
@@ -329,7 +329,7 @@ fn refusals<B: Backend>(b: &B) {
         b.sample(Sample { logits, logits_at: far, vocab, sampler, row, rows, out })
     );
     for (bad, mut sampler) in [
-        ("seen", SampleState::<B> { seen: zeros(b, vocab - 1), ..good() }),
+        ("marks", SampleState::<B> { marks: zeros(b, vocab - 1), ..good() }),
         ("adjusted", SampleState::<B> { adjusted: zeros(b, vocab - 1), ..good() }),
         ("tops", SampleState::<B> { tops: zeros(b, vocab.div_ceil(32) - 1), ..good() }),
         ("state", SampleState::<B> { state: zeros(b, STATE_WORDS - 1), ..good() }),

@@ -187,7 +187,7 @@ impl Again for Head {
     fn reset(&mut self, b: &Lane, round: usize) -> Result<(), OpError> {
         self.log.clear();
         b.fill(&mut self.bounds, POISONS[round % POISONS.len()])?;
-        b.fill(&mut self.sampler.seen, 0)?;
+        b.fill(&mut self.sampler.marks, 0)?;
         b.fill(&mut self.sampler.state, 0)
     }
 

@@ -7,7 +7,7 @@
 //! | `bytes`  | `i8`           | `[vocab, K]`     | rows of [`row_bytes`], zeros behind `K`           |
 //! | `rows`   | `f32`          | `[vocab, 4]`     | scale, error, norm of each row, 0                 |
 //! | `input`  | `u32`          | [`input_words`]  | [`input_stats`], then the high digits of `x` and the low ones, [`row_bytes`] of each; then scratch |
-//! | `seen`, `params`, `state` | |                | those of [`crate::sample`]; no kernel writes `params` |
+//! | `marks`, `params`, `state` | |                | those of [`crate::sample`]; no kernel writes `params` |
 //! | `bounds` | `f32`          | `[vocab]`        | scratch                                           |
 //! | `best`, `adjusted`, `tops` | |               | those of [`crate::sample`]: output                |
 //!
@@ -319,7 +319,7 @@ pub struct Args {
     /// Statistics, digits and scratch of the input.
     pub input: DevPtr<u32>,
     /// Tokens of prompt and text.
-    pub seen: DevPtr<u8>,
+    pub marks: DevPtr<u8>,
     /// What was asked for.
     pub params: DevPtr<SampleParams>,
     /// Where the sequence stands.
@@ -372,7 +372,7 @@ impl Args {
         Self {
             x: past(self.x, row * self.k as u64),
             input: past(self.input, row * input_words(self.k as usize, self.vocab) as u64),
-            seen: past(self.seen, row * vocab),
+            marks: past(self.marks, row * vocab),
             params: past(self.params, row),
             state: past(self.state, row),
             bounds: past(self.bounds, row * vocab),

@@ -5,7 +5,7 @@
 //! | `logits`   | `f32`            | `[vocab]` | input                                         |
 //! | `adjusted` | `f32`            | `[vocab]` | scratch, for draws: logits after penalty and temperature; room for [`adjusted_len`] |
 //! | `tops`     | `u32`            | `[groups(vocab)]` | scratch: largest key of each [`GROUP`] logits |
-//! | `seen`     | `u8`             | `[vocab]` | 1 for tokens of prompt and text; updated      |
+//! | `marks`    | `u8`             | `[vocab]` | [`SEEN`] for tokens of prompt and text, updated; [`FORBIDDEN`] |
 //! | `best`     | `u64`            | `[1]`     | scratch, 0 before and after every step        |
 //! | `params`   | [`SampleParams`] | `[1]`     | what was asked for                            |
 //! | `state`    | [`StepState`]    | `[1]`     | token, position, step, done; updated          |
@@ -13,7 +13,7 @@
 //!
 //! Steps (each order-free, so that any split over threads gives the same token):
 //!
-//! 1. `x[i] = temper(penalise(logit[i]))`; the best is the largest `(order_key(x), lowest i)`.
+//! 1. `x[i] = temper(penalise(logit[i]))`, so that forbidden tokens have minus infinity; the best is the largest `(order_key(x), lowest i)`.
 //!    NaN counts as the smallest.
 //! 2. Temperature 0: the best is the token. Otherwise each token weighs
 //!    `u[i] = trunc(exp(x[i] - x[best]) * 2^31)`, an integer, so sums are exact in `u64`.
@@ -25,7 +25,7 @@
 //! 6. With `S` the weight of the kept and `r` a 64-bit Philox number of (seed, step), the token is
 //!    the first in index order whose running weight exceeds `high64(r * S)`.
 //!
-//! Then, unless `done` was already set: `out[step] = token` (when `step < out_len`), `seen[token] = 1`,
+//! Then, unless `done` was already set: `out[step] = token` (when `step < out_len`), `marks[token] = SEEN`,
 //! `token`, `step + 1`, `pos + 1`, and `done = 1` after a stop id or the last allowed step. When `done` was set,
 //! nothing changes, so that steps launched ahead of the host are harmless.
 //!
@@ -63,6 +63,10 @@ pub const TOP_P_LIST: u32 = 256;
 pub const MAX_SAMPLERS: usize = 65_535;
 /// Most stop ids.
 pub const MAX_STOP_IDS: usize = 16;
+/// Bit of a token that stands in prompt or text.
+pub const SEEN: u8 = 1;
+/// Bit of a token that must not be picked, while there is another one.
+pub const FORBIDDEN: u8 = 2;
 /// The weight of the best token.
 pub const ONE_WEIGHT: u32 = 1 << 31;
 
@@ -76,7 +80,8 @@ pub struct SampleParams {
     pub top_p_q32: u64,
     /// Divides the logits; 0 picks the best token.
     pub temperature: f32,
-    /// Divides positive and multiplies negative logits of seen tokens; 1 changes nothing.
+    /// Its magnitude divides positive and multiplies negative logits of [`SEEN`] tokens. With 1 the marks are not looked at, so with none
+    /// [`FORBIDDEN`]; -1 is no penalty and looks at them.
     pub repetition_penalty: f32,
     /// Keep this many tokens; 0 keeps all.
     pub top_k: u32,
@@ -104,15 +109,22 @@ pub struct StepState {
     pub done: u32,
 }
 
-/// Repetition penalty of one logit.
+/// The marks of a token as far as they count.
 #[inline(always)]
-pub fn penalise(x: f32, seen: bool, penalty: f32) -> f32 {
-    if !seen || penalty == 1.0 {
+pub const fn counted(marks: u8, penalty: f32) -> u8 {
+    if penalty == 1.0 { 0 } else { marks }
+}
+
+/// Repetition penalty of one logit, or minus infinity, by [`counted`] marks.
+#[inline(always)]
+pub const fn penalise(x: f32, marks: u8, penalty: f32) -> f32 {
+    let x = if marks & FORBIDDEN != 0 { f32::NEG_INFINITY } else { x };
+    if marks & SEEN == 0 {
         x
     } else if x > 0.0 {
-        x / penalty
+        x / penalty.abs()
     } else {
-        x * penalty
+        x * penalty.abs()
     }
 }
 
@@ -217,8 +229,8 @@ pub struct Args {
     pub adjusted: DevPtr<f32>,
     /// Scratch: the largest key of each group.
     pub tops: DevPtr<u32>,
-    /// Tokens of prompt and text.
-    pub seen: DevPtr<u8>,
+    /// Tokens of prompt and text, and forbidden ones.
+    pub marks: DevPtr<u8>,
     /// Scratch: the best [`rank`].
     pub best: DevPtr<u64>,
     /// What was asked for.
@@ -245,7 +257,7 @@ impl Args {
             logits: past(self.logits, row * vocab),
             adjusted: past(self.adjusted, row * adjusted_len(self.vocab) as u64),
             tops: past(self.tops, row * groups(self.vocab) as u64),
-            seen: past(self.seen, row * vocab),
+            marks: past(self.marks, row * vocab),
             best: past(self.best, row),
             params: past(self.params, row),
             state: past(self.state, row),

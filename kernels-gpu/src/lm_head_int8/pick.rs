@@ -61,10 +61,10 @@ unsafe fn logit<E: Element, const STEPS: usize>(
     // SAFETY: a row of K elements, from element 8 lane; x has K; the row is one of the vocabulary.
     unsafe {
         let steps: Steps<E, STEPS, 1> = load_steps([row], 0, (k / PARTIALS) as u32);
-        // A penalty of 1 changes nothing.
-        let seen = args.seen.as_ptr().cast_const().wrapping_add(id as usize);
-        let seen = ld_u8_if(asked.penalty != 1.0, seen) != 0;
-        asked.adjust(dot_near(row, steps, x, k), seen)
+        // With a penalty of 1 no marks count.
+        let marks = args.marks.as_ptr().cast_const().wrapping_add(id as usize);
+        let marks = ld_u8_if(asked.penalty != 1.0, marks);
+        asked.adjust(dot_near(row, steps, x, k), marks)
     }
 }
 

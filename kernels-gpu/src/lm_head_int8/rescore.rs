@@ -209,10 +209,10 @@ unsafe fn logits<E: Element, const STEPS: usize>(
     // SAFETY: rows of K elements, from element 8 lane; x has K; the row is one of the vocabulary.
     unsafe {
         let steps: Steps<E, STEPS> = load_steps(rows, 0, (k / PARTIALS) as u32);
-        // A penalty of 1 changes nothing.
-        let seen = args.seen.as_ptr().cast_const().wrapping_add(id as usize);
-        let seen = ld_u8_if(asked.penalty != 1.0, seen) != 0;
-        asked.adjust(dots(rows, steps, x, k), seen)
+        // With a penalty of 1 no marks count.
+        let marks = args.marks.as_ptr().cast_const().wrapping_add(id as usize);
+        let marks = ld_u8_if(asked.penalty != 1.0, marks);
+        asked.adjust(dots(rows, steps, x, k), marks)
     }
 }
 
@@ -234,11 +234,11 @@ unsafe fn take_over(
     let mut j = 0;
     while j < OF_THREAD && first + THREADS * (j as u32) < end {
         let row = first + THREADS * j as u32 + thread_idx_x();
-        let seen = args.seen.as_ptr().cast_const().wrapping_add(row as usize);
+        let marks = args.marks.as_ptr().cast_const().wrapping_add(row as usize);
         // SAFETY: a row of the vocabulary; a word of this thread.
         unsafe {
-            let seen = ld_u8_if(row < end && asked.penalty != 1.0, seen) != 0;
-            let x = asked.adjust(logits[j], seen);
+            let marks = ld_u8_if(row < end && asked.penalty != 1.0, marks);
+            let x = asked.adjust(logits[j], marks);
             values().add(row - first).write(x);
             best = best.max(if row < end { rank(x, row) } else { 0 });
         }

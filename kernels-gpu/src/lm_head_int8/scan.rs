@@ -10,6 +10,8 @@ use contract::lm_head_int8::{
 };
 use contract::num::order_key;
 
+use contract::sample::counted;
+
 use super::{asked, ended, enlist, input_stats, known_floor, raise_floor};
 use crate::arch::dot::dp4a_ss;
 use crate::arch::grid::{dependency_wait, launch_dependents};
@@ -125,7 +127,8 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
     };
     let early_floor = EARLY.then(floor);
     // SAFETY: known < vocab.
-    let seen = unsafe { ld_u8(args.seen.as_ptr().cast_const().wrapping_add(known)) } != 0;
+    let marks = unsafe { ld_u8(args.marks.as_ptr().cast_const().wrapping_add(known)) };
+    let marks = counted(marks, asked.penalty);
     let digits = args.input.as_ptr().cast_const().wrapping_add(STATS_WORDS).cast::<u8>();
     let mut sums = Sums { high: [0; ROWS], low: [0; ROWS] };
     let mut first = 0;
@@ -162,7 +165,7 @@ pub unsafe extern "ptx-kernel" fn lm_head_int8_scan(args: Args) {
         let [high, low] = unsafe { of_rows.add(2 * lane_id()).read_x2() };
         let sum = 256 * i64::from(high) + i64::from(low);
         let stats = early.unwrap_or_else(stats);
-        let [lower, upper] = bounds(sum, stats, input).map(|bound| asked.adjust(bound, seen));
+        let [lower, upper] = bounds(sum, stats, input).map(|bound| asked.adjust(bound, marks));
         let inside = row < args.vocab;
         let top = warp_max(if inside { order_key(lower) } else { 0 });
         // SAFETY: a row of this lane, and the group of this block; the launch contract, handed on.

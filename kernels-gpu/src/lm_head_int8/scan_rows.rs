@@ -254,11 +254,11 @@ unsafe fn finish<const ROWS: u32, const INPUTS: u32, const TILES: usize>(
             let at = row as usize;
             // SAFETY: row < vocab; the bound belongs to this lane.
             unsafe {
-                // A penalty of 1 changes nothing.
+                // With a penalty of 1 no marks count.
                 let looks = inside && penalty != 1.0;
-                let seen = ld_u8_if(looks, here.seen.as_ptr().cast_const().wrapping_add(at));
+                let marks = ld_u8_if(looks, here.marks.as_ptr().cast_const().wrapping_add(at));
                 let [lower, upper] =
-                    bounds(sum, stats[i], input_stats).map(|bound| asked.adjust(bound, seen != 0));
+                    bounds(sum, stats[i], input_stats).map(|bound| asked.adjust(bound, marks));
                 if inside {
                     top = order_key(lower).max(top);
                     if alone {

@@ -69,21 +69,21 @@ impl Input {
     ///
     /// # Safety
     ///
-    /// `seen` is the mark of the row, where there is one.
+    /// `marks` are those of the row, where there is one.
     #[inline(always)]
     unsafe fn adjusted(
         &self,
         [high, low]: [i32; 2],
         row: [f32; 4],
-        (there, seen): (bool, *const u8),
+        (there, marks): (bool, *const u8),
     ) -> [f32; 2] {
         let ends = bounds(256 * i64::from(high) + i64::from(low), row, self.stats);
         if self.asked.keeps() {
             return ends;
         }
-        // SAFETY: the caller's promise. A penalty of 1 changes nothing.
-        let seen = unsafe { ld_u8_if(there && self.asked.penalty != 1.0, seen) } != 0;
-        ends.map(|end| self.asked.adjust(end, seen))
+        // SAFETY: the caller's promise. With a penalty of 1 no marks count.
+        let marks = unsafe { ld_u8_if(there && self.asked.penalty != 1.0, marks) };
+        ends.map(|end| self.asked.adjust(end, marks))
     }
 }
 
@@ -377,11 +377,11 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
                     let mut i = 0;
                     while i < 2 {
                         let at = row[i] as usize;
-                        let seen = here.seen.as_ptr().cast_const().wrapping_add(at);
+                        let marks = here.marks.as_ptr().cast_const().wrapping_add(at);
                         // SAFETY: a row that is there; its bound belongs to this lane.
                         unsafe {
                             let [lower, upper] =
-                                input.adjusted(pair(i), stats[i], (there[i], seen));
+                                input.adjusted(pair(i), stats[i], (there[i], marks));
                             if there[i] {
                                 top = order_key(lower).max(top);
                                 if input.how & ALONE == 0 {
@@ -471,10 +471,10 @@ unsafe fn scan<const ROWS: u32, const INPUTS: u32, const STAGES: u32>(args: &Arg
                         let here = args.of_row(input0 + own);
                         let mut i = 0;
                         while i < 2 {
-                            let seen = here.seen.as_ptr().cast_const().wrapping_add(row[i] as usize);
+                            let marks = here.marks.as_ptr().cast_const().wrapping_add(row[i] as usize);
                             // SAFETY: the same; a row that is there.
                             unsafe {
-                                let [_, upper] = input.adjusted(pair(i), stats[i], (there[i], seen));
+                                let [_, upper] = input.adjusted(pair(i), stats[i], (there[i], marks));
                                 if there[i] && order_key(upper) >= floor {
                                     enlist(&here, row[i], order_key(upper));
                                 }

@@ -16,7 +16,7 @@ pub(crate) mod team;
 use contract::launch::Kernel;
 use contract::num::order_key;
 use contract::sample::{
-    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SampleParams, SamplePick,
+    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SEEN, SampleParams, SamplePick,
     SamplePrepare, StepState, penalise, rank, rank_index, rank_of, temper,
 };
 
@@ -90,7 +90,7 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
     if done != 0 {
         return; // every thread of the row
     }
-    // Only a draw looks at the others; a penalty of 1 changes nothing.
+    // Only a draw looks at the others; with a penalty of 1 no marks count.
     let (draws, looks) = (temperature > 0.0, penalty != 1.0);
     let mut best = 0;
     let mut first = block_idx_x() * PREPARE_TILE;
@@ -130,16 +130,16 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
                     ),
                     ld_u8_if(
                         looks && i < args.vocab,
-                        args.seen.as_ptr().cast_const().wrapping_add(i as usize),
+                        args.marks.as_ptr().cast_const().wrapping_add(i as usize),
                     ),
                 )
             }
         });
         let mut j = 0;
         while j < OF_THREAD {
-            let (i, (x, seen)) = (index(j), loaded[j]);
+            let (i, (x, marks)) = (index(j), loaded[j]);
             let inside = i < args.vocab;
-            let x = temper(penalise(x, seen != 0, penalty), temperature);
+            let x = temper(penalise(x, marks, penalty), temperature);
             let own = if inside { rank(x, i) } else { 0 };
             best = own.max(best);
             if draws {
@@ -263,7 +263,7 @@ pub(crate) unsafe fn advance(args: &Args, token: u32) {
         if step < args.out_len {
             st(args.out.as_ptr().wrapping_add(step as usize), token);
         }
-        st_u8(args.seen.as_ptr().wrapping_add(token as usize), 1);
+        st_u8(args.marks.as_ptr().wrapping_add(token as usize), SEEN);
         st(&raw mut (*state).pos, pos + 1);
         st(&raw mut (*state).token, token);
         st(&raw mut (*state).step, step + 1);

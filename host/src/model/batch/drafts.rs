@@ -134,8 +134,8 @@ impl<B: Backend> Batch<B> {
                 if place.penalises() {
                     // The text of the row in front, and its own token.
                     let from = if i == 0 { place.slot } else { row - 1 };
-                    backend.copy_within(&mut sampler.seen, from * *vocab, row * *vocab, *vocab)?;
-                    backend.write(&mut sampler.seen, row * *vocab + token as usize, &[1])?;
+                    backend.copy_within(&mut sampler.marks, from * *vocab, row * *vocab, *vocab)?;
+                    backend.write(&mut sampler.marks, row * *vocab + token as usize, &[1])?;
                 }
                 row += 1;
             }
@@ -173,7 +173,7 @@ impl<B: Backend> Batch<B> {
         if place.penalises() {
             // The sampler of the last row has marked its token.
             let from = (row + count - 1) * self.vocab;
-            backend.copy_within(&mut self.sampler.seen, from, slot * self.vocab, self.vocab)?;
+            backend.copy_within(&mut self.sampler.marks, from, slot * self.vocab, self.vocab)?;
         }
         Ok(count)
     }

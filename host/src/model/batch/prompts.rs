@@ -44,8 +44,16 @@ impl<B: Backend> Model<B> {
         match batch.begin(self.backend(), slot, prompt, &params, &pages) {
             Ok(()) => {
                 let prompt = prompt.to_vec();
-                batch.slots[slot] =
-                    Some(Slot { pages, prompt, ran: 0, cached: 0, queued: 0, limit, params });
+                batch.slots[slot] = Some(Slot {
+                    pages,
+                    prompt,
+                    ran: 0,
+                    cached: 0,
+                    queued: 0,
+                    limit,
+                    params,
+                    marked: false,
+                });
                 batch.waiting.push_back(slot);
                 Ok(slot)
             }
@@ -238,6 +246,24 @@ impl<B: Backend> Batch<B> {
         }
     }
 
+    /// Tells the sampler of the sequence in `slot` what is known of each token, `[vocab]`: [`contract::sample::SEEN`] and
+    /// [`contract::sample::FORBIDDEN`], which count from the next step that is queued on, and unless [`SampleParams::repetition_penalty`] is 1.
+    ///
+    /// # Errors
+    /// Another number of marks, a slot without a sequence; a failed copy.
+    pub fn mark(&mut self, backend: &B, slot: usize, marks: &[u8]) -> Result<(), OpError> {
+        let dimension =
+            |what, found, allowed| OpError::Dimension { op: "batch", what, found, allowed };
+        if marks.len() != self.vocab {
+            return Err(dimension("marks", marks.len(), "one for each token is allowed"));
+        }
+        let Some(marked) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            return Err(dimension("slot of marks", slot, "slots with a sequence are allowed"));
+        };
+        marked.marked = true;
+        backend.write(&mut self.sampler.marks, slot * self.vocab, marks)
+    }
+
     /// Prepares the sampler, the pages and the tokens of the sequence in `slot`, whose row is not there yet.
     fn begin(
         &mut self,
@@ -256,7 +282,7 @@ impl<B: Backend> Batch<B> {
         let mut marks = vec![0u8; self.vocab];
         prompt.iter().for_each(|&id| marks[id as usize] = 1);
         let width = self.width();
-        backend.write(&mut self.sampler.seen, slot * self.vocab, &marks)?;
+        backend.write(&mut self.sampler.marks, slot * self.vocab, &marks)?;
         backend.write(&mut self.sampler.params, slot * PARAM_WORDS, &param_words(params))?;
         backend.write(&mut self.tables, slot * width, pages)
     }

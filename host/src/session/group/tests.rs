@@ -13,7 +13,7 @@ use crate::device_choice::BackendChoice;
 use crate::model::{Batch, Model};
 use crate::ops::attention_paged::PageType;
 use crate::ops::{OpError, RowType, WeightLayout};
-use crate::session::runner::BatchRunner;
+use crate::session::runner::{BatchRunner, End};
 use crate::session::{BatchEngine, Finish, LoadStats, Session};
 use crate::text::{SamplingParams, Tokenizer};
 
@@ -94,7 +94,12 @@ impl Batched for Fake {
         Ok(None)
     }
 
-    fn admit(&mut self, prompt: &[u32], params: &SampleParams) -> Result<usize, SessionError> {
+    fn admit(
+        &mut self,
+        prompt: &[u32],
+        params: &SampleParams,
+        _: MakeGuide<'_>,
+    ) -> Result<usize, SessionError> {
         if self.script.refuses {
             return Err(OpError::NoLogits { op: "admit" }.into());
         }
@@ -130,7 +135,8 @@ impl Batched for Fake {
             *left = 0;
         }
         *token += 1;
-        Ok(Next::Token { token: found, is_last: *left == 0 && !stops.contains(&found) })
+        let is_last = *left == 0 && !stops.contains(&found);
+        Ok(Next::Token { token: found, end: is_last.then_some(End::Limit) })
     }
 
     fn counts(&self, _: usize) -> Counts {

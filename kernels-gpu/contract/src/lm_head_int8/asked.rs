@@ -51,8 +51,9 @@ impl Asked {
     /// [weigh enough](Asked::weighs) beside the best, the best.
     #[inline(always)]
     pub fn wanted(&self, vocab: u32) -> u32 {
+        let penalty = self.penalty.abs();
         let monotone =
-            self.penalty > 0.0 && self.penalty < f32::INFINITY && self.temperature != f32::INFINITY;
+            penalty > 0.0 && penalty < f32::INFINITY && self.temperature != f32::INFINITY;
         if !monotone {
             0
         } else if self.temperature > 0.0 {
@@ -101,10 +102,10 @@ impl Asked {
         self.penalty == 1.0 && !tempers
     }
 
-    /// A bound as the sampler will see the logit.
+    /// A bound as the sampler will see the logit, by [`crate::sample::counted`] marks.
     #[inline(always)]
-    pub fn adjust(&self, bound: f32, seen: bool) -> f32 {
-        temper(penalise(bound, seen, self.penalty), self.temperature)
+    pub fn adjust(&self, bound: f32, marks: u8) -> f32 {
+        temper(penalise(bound, marks, self.penalty), self.temperature)
     }
 }
 
@@ -135,7 +136,8 @@ mod tests {
             (asked(0.5, 1.3, MAX_WANTED), 1000, MAX_WANTED),
             (asked(0.5, 1.3, MAX_WANTED + 1), 1000, 0),
             (asked(0.0, 0.0, 0), 9, 0),
-            (asked(0.0, -1.0, 0), 9, 0),
+            (asked(0.0, -1.0, 0), 9, 1),
+            (asked(0.0, f32::NEG_INFINITY, 0), 9, 0),
             (asked(0.0, f32::NAN, 0), 9, 0),
             (asked(0.0, f32::INFINITY, 0), 9, 0),
             (asked(f32::INFINITY, 1.0, 3), 9, 0),
