@@ -21,7 +21,8 @@ pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grammar {
-    /// A JSON value of this [schema](https://json-schema.org). What is not known of a schema is refused.
+    /// A JSON value of this [schema](https://json-schema.org). What is not known of a schema is refused. Between its parts stands a blank or a line
+    /// break with indentation, or nothing, so that a model cannot go on with blanks for ever; a schema's own `x-guidance` says otherwise.
     JsonSchema(Value),
     /// A text that this regular expression matches as a whole, in the syntax of the `regex` crate, without anchors and word boundaries.
     Regex(String),
@@ -105,7 +106,7 @@ impl GrammarCompiler {
             return Err(TextError::TooLarge { what: what.into(), found, allowed });
         }
         let top = match grammar.clone() {
-            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema),
+            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(brief(schema)),
             Grammar::Regex(text) => TopLevelGrammar::from_regex(&text),
             Grammar::Lark(text) => TopLevelGrammar::from_lark(text),
         };
@@ -164,6 +165,15 @@ impl Constraint {
         self.allowed = mask(&mut self.matcher)?;
         Ok(())
     }
+}
+
+/// A schema whose texts have no more white space between their parts than a line break and its indentation.
+fn brief(mut schema: Value) -> Value {
+    if let Value::Object(fields) = &mut schema {
+        let space = r"\r?\n[ \t]{0,40}|[ \t]";
+        fields.entry("x-guidance").or_insert_with(|| json!({ "whitespace_pattern": space }));
+    }
+    schema
 }
 
 /// What `matcher` allows next; none where it has come to its end.

@@ -17,8 +17,11 @@ fn builder() -> SessionBuilder {
     Session::builder().model(&files("demo").path).backend(lane::choice()).context(256)
 }
 
-/// Grammars, what their texts have to be, and whether a text of one may be cut short.
-fn grammars() -> Vec<(Grammar, fn(&str) -> bool)> {
+/// Whether a whole text is what it has to be.
+type Fits = fn(&str) -> bool;
+
+/// Grammars, and what their texts have to be.
+fn grammars() -> Vec<(Grammar, Fits)> {
     let object = json!({
         "type": "object",
         "properties": {
@@ -32,7 +35,7 @@ fn grammars() -> Vec<(Grammar, fn(&str) -> bool)> {
     let list = json!({ "$ref": "#/$defs/l", "$defs": { "l": {
         "type": "array", "items": { "type": "boolean" }, "minItems": 2, "maxItems": 5,
     } } });
-    let words: fn(&str) -> bool = |text| {
+    let words: Fits = |text| {
         let inner = text.strip_suffix(';').unwrap_or_default();
         inner.split(' ').all(|word| word.len() >= 2 && word.bytes().all(|b| b.is_ascii_lowercase()))
     };
@@ -59,7 +62,7 @@ fn grammars() -> Vec<(Grammar, fn(&str) -> bool)> {
 }
 
 /// Each grammar, greedy and drawn.
-fn cases() -> Vec<(SamplingParams, fn(&str) -> bool)> {
+fn cases() -> Vec<(SamplingParams, Fits)> {
     let mut cases = Vec::new();
     for (i, (grammar, fits)) in grammars().into_iter().enumerate() {
         for (temperature, top_k, repetition_penalty) in
