@@ -23,6 +23,29 @@ pub(super) struct Guide {
     end: Option<(usize, Finish)>,
 }
 
+/// Texts that one thread follows: starting another takes as long as a mask or two.
+const TEXTS_OF_THREAD: usize = 4;
+
+/// Takes the next tokens of each text, on several threads where there are many.
+pub(super) fn push_all(news: &mut [(&mut Guide, Vec<u32>)]) {
+    let push = |news: &mut [(&mut Guide, Vec<u32>)]| {
+        for (guide, tokens) in news {
+            tokens.drain(..).for_each(|token| guide.push(token));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = news.len().div_ceil(threads).max(TEXTS_OF_THREAD);
+    let (own, others) = news.split_at_mut(each.min(news.len()));
+    std::thread::scope(|scope| {
+        for part in others.chunks_mut(each) {
+            // Where the system has no thread the part is left.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || push(part));
+        }
+        push(own);
+    });
+    push(news);
+}
+
 impl Guide {
     /// For the text behind `prompt`, of a model with `vocab` tokens.
     pub(super) fn new(

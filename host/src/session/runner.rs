@@ -2,7 +2,7 @@
 
 use contract::sample::SampleParams;
 
-use super::guide::{Guide, MakeGuide};
+use super::guide::{self, Guide, MakeGuide};
 use super::lookup::Guesser;
 use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
@@ -125,8 +125,8 @@ impl<B: Backend> BatchRunner<B> {
 
     /// Tells the samplers of sequences with a grammar what it forbids next. Waits for the tokens that say so.
     fn guide(&mut self) -> Result<(), SessionError> {
+        self.follow()?;
         for slot in 0..self.guides.len() {
-            self.follow(slot, self.batch.queued(slot))?;
             if let Some(marks) = self.guides[slot].as_mut().and_then(Guide::news) {
                 self.batch.mark(self.model.backend(), slot, marks)?;
             }
@@ -134,15 +134,20 @@ impl<B: Backend> BatchRunner<B> {
         Ok(())
     }
 
-    /// Hands the tokens of the sequence in `slot` to what holds it to its grammar, up to `count`.
-    fn follow(&mut self, slot: usize, count: usize) -> Result<(), SessionError> {
-        let Some(guide) = &mut self.guides[slot] else { return Ok(()) };
-        while guide.taken() < count {
-            match self.batch.wait(self.model.backend(), slot, guide.taken())? {
-                Some(token) => guide.push(token),
-                None => break,
+    /// Hands the tokens that are queued to what holds their sequences to a grammar.
+    fn follow(&mut self) -> Result<(), SessionError> {
+        let mut news = Vec::new();
+        for (slot, guide) in self.guides.iter_mut().enumerate() {
+            let Some(guide) = guide else { continue };
+            let mut tokens = Vec::new();
+            for index in guide.taken()..self.batch.queued(slot) {
+                tokens.extend(self.batch.wait(self.model.backend(), slot, index)?);
+            }
+            if !tokens.is_empty() {
+                news.push((guide, tokens));
             }
         }
+        guide::push_all(&mut news);
         Ok(())
     }
 
@@ -257,7 +262,9 @@ impl<B: Backend> Batched for BatchRunner<B> {
             return Ok(Next::Ended);
         };
         self.read[slot] = Some(read + 1);
-        self.follow(slot, read + 1)?;
+        if self.guides[slot].as_ref().is_some_and(|guide| guide.taken() <= read) {
+            self.follow()?;
+        }
         let grammar = self.guides[slot].as_ref().and_then(|guide| guide.end_at(read));
         let limit = (read + 1 == self.batch.limit(slot)).then_some(End::Limit);
         Ok(Next::Token { token, end: grammar.map(End::Grammar).or(limit) })
