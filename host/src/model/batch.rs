@@ -154,8 +154,7 @@ pub struct Batch<B: Backend> {
     vocab: usize,
 }
 
-/// Positions that a step of more than eight rows reaches at most by one kernel for all layers: sixteen at 2,048 take it 66.5 us a
-/// layer and nine kernels 66.9; at 512 33.8 and 38.0 (H100).
+/// Positions that a step of more than eight rows reaches at most by one kernel for all layers: sixteen at 2,048 take it 66.5 us a layer and nine kernels 66.9; at 512 33.8 and 38.0 (H100).
 const TWO_TILES_REACH: usize = 1024;
 
 /// The least [`BatchOptions::prompt_share`]: fewer rows take about as long.
@@ -172,6 +171,8 @@ struct Size {
     reach: usize,
     /// [`PagedStep::share`].
     share: Option<usize>,
+    /// Whether next tokens are found by the stored head: where most are forbidden, bounds say little.
+    stored: bool,
 }
 
 /// Rows of a step in which the first `rows` slots take part: the next size that steps are recorded for.
@@ -296,14 +297,12 @@ impl<B: Backend> Batch<B> {
         self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.queued)
     }
 
-    /// Tokens that the sequence in `slot` gives at most: what was asked for, or what the context has
-    /// room for.
+    /// Tokens that the sequence in `slot` gives at most: what was asked for, or what the context has room for.
     pub fn limit(&self, slot: usize) -> usize {
         self.slots.get(slot).and_then(Option::as_ref).map_or(0, |slot| slot.limit)
     }
 
-    /// Token `index` of the sequence in `slot`; [`TokenLog::EMPTY`] as long as it is not there, or when
-    /// the text ended before it.
+    /// Token `index` of the sequence in `slot`; [`TokenLog::EMPTY`] as long as it is not there, or when the text ended before it.
     pub fn token(&self, slot: usize, index: usize) -> u32 {
         if slot >= self.slots.len() || index >= self.options.capacity {
             return B::TokenLog::EMPTY;
@@ -418,8 +417,7 @@ impl<B: Backend> Model<B> {
     /// sequence runs through the model at its position, and the next one is picked; the end of a prompt gives its first token. Sequences that have given
     /// all their tokens, or that ended, stay as they are. Where no sequence waits for its next token, prompts run alone, as many tokens together as there
     /// is room for.
-    /// A sequence with [marks](Batch::mark) never has two tokens by one call: behind the end of its prompt nobody has a step.
-    /// With `record`, a backend that can replays a recording of a step without prompts.
+    /// A sequence with [marks](Batch::mark) never has two tokens by one call: behind the end of its prompt nobody has a step. With `record`, a backend that can replays a recording of a step without prompts.
     ///
     /// # Errors
     /// A failed launch.
@@ -451,7 +449,8 @@ impl<B: Backend> Model<B> {
 
     /// Queues a step without prompts.
     fn queue_step(&self, batch: &mut Batch<B>, size: Size, record: bool) -> Result<(), OpError> {
-        batch.logits_of = if self.int8.is_some() { 0..0 } else { size.first..size.first + size.m };
+        let has_logits = size.stored || self.int8.is_none();
+        batch.logits_of = if has_logits { size.first..size.first + size.m } else { 0..0 };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
             let recording = self.backend.record(|| self.step_rows(batch, size))?;
             batch.recordings.extend(recording.map(|r| (size, r)));
@@ -472,7 +471,8 @@ impl<B: Backend> Model<B> {
         let positions = batch.stepping().map(|(_, slot)| slot.prompt.len() + slot.queued);
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let size = Size { first, m, reach, share: None };
+        let stored = batch.stepping().any(|(_, slot)| slot.marked);
+        let size = Size { first, m, reach, share: None, stored };
         let together = batch.waiting.is_empty() && batch.table_of(size).is_some();
         let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
         let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
@@ -480,10 +480,11 @@ impl<B: Backend> Model<B> {
     }
 
     fn step_rows(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
-        let Size { first, m, .. } = size;
+        let Size { first, m, stored, .. } = size;
         let pending = self.run_rows(batch, Some(size), false)?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
-        if let (Some(table), Some(input)) = (&self.int8, head_input) {
+        let int8 = self.int8.as_ref().filter(|_| !stored);
+        if let (Some(table), Some(input)) = (int8, head_input) {
             let next = Next { input, sampler, row: first, bounds: logits, out: tokens };
             return self.next_tokens(table, x, m, pending, next);
         }
@@ -545,7 +546,7 @@ impl<B: Backend> Model<B> {
                 break;
             };
             // The step before wrote positions and keys, and the embedding stands behind it.
-            let step = step.map(|Size { first, m, reach, share }| {
+            let step = step.map(|Size { first, m, reach, share, .. }| {
                 let next = behind.first().filter(|_| !prompts);
                 let (settled, scratch) = (!prompts, &mut *scratch);
                 let rows = match split.as_mut().filter(|_| first >= options.max_batch) {

@@ -145,7 +145,7 @@ impl<B: Backend> Batch<B> {
         backend.write(&mut sampler.state, first * STATE_WORDS, &states)?;
         backend.write(&mut sampler.params, first * PARAM_WORDS, &params)?;
         backend.write(tables, first * width, &pages)?;
-        Ok(Size { first, m, reach: reach(needed, capacity), share: None })
+        Ok(Size { first, m, reach: reach(needed, capacity), share: None, stored: false })
     }
 
     /// Takes the tokens of `place`, whose first row's sampler is `row`, up to the first that was not drafted or that ends the text. Says how many.

@@ -135,9 +135,11 @@ impl<B: Backend> Model<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let x_at = at * self.config.hidden_size;
+        let marked = batch.slots[slot..slot + m].iter().flatten().any(|slot| slot.marked);
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         let w = self.head();
-        if let (Some(table), Some(input)) = (&self.int8, head_input) {
+        let int8 = self.int8.as_ref().filter(|_| !marked);
+        if let (Some(table), Some(input)) = (int8, head_input) {
             return self.backend.lm_head_int8(LmHeadInt8 {
                 norm: None,
                 x: &mut x.wide,
