@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use super::error::guarded;
 use super::{TextError, Tokenizer};
 
+/// Most states of a grammar's lexer that are kept, at 1 to 2 KB each.
+const MAX_STATES: usize = 50_000;
 /// Longest grammar in bytes.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 
@@ -88,7 +90,8 @@ impl GrammarCompiler {
             let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &words);
             let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
             let mut factory = ParserFactory::new_simple(&env).map_err(|e| e.to_string())?;
-            factory.quiet().limits_mut().verbose_errors = false;
+            let limits = factory.quiet().limits_mut();
+            (limits.verbose_errors, limits.max_lexer_states) = (false, MAX_STATES);
             Ok(factory)
         };
         let factory = guarded(make, broken).map_err(|reason| TextError::Grammar { reason })?;

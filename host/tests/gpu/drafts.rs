@@ -177,6 +177,13 @@ fn refusals() {
     let most = [draft(0, &[1; 12]), draft(1, &[1; 10])];
     let got = model.verify(&mut batch, &most, false).expect("as many as there is room for");
     assert!(got.iter().all(|&got| got > 0));
+    // What may follow each of its rows would have to be known.
+    let marks = vec![0; vocab];
+    batch.mark(model.backend(), slots[1], &marks).expect("a sequence is there");
+    refused(&mut batch, &[draft(1, &[1])], "slot of a draft");
+    for (slot, marks) in [(1, &marks[1..]), (2, &marks), (9, &marks)] {
+        assert!(batch.mark(model.backend(), slot, marks).is_err(), "{slot}");
+    }
 }
 
 /// Sessions and engines that look up give what those give that do not, and fewer steps where a text repeats itself.

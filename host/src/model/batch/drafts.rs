@@ -49,7 +49,7 @@ impl<B: Backend> Model<B> {
     /// sequence got, in the order of `drafts`: none where it has ended. Such steps attend exactly. With `record`, a backend that can replays a recording.
     ///
     /// # Errors
-    /// Ids outside of the vocabulary, more rows than [`BatchOptions::draft_rows`], a slot without a sequence whose prompt has run, one given twice; a failed
+    /// Ids outside of the vocabulary, more rows than [`BatchOptions::draft_rows`], a slot without a sequence whose prompt has run, one with [marks](Batch::mark), one given twice; a failed
     /// launch.
     pub fn verify(
         &self,
@@ -85,9 +85,11 @@ impl<B: Backend> Batch<B> {
             }
             let found = self.slots.get(slot).and_then(Option::as_ref);
             let twice = places.iter().any(|place| place.slot == slot);
-            let Some(of_slot) = found.filter(|found| found.queued > 0 && !twice) else {
+            let Some(of_slot) = found.filter(|found| found.queued > 0 && !found.marked && !twice)
+            else {
                 let (what, found) = ("slot of a draft", slot);
-                let allowed = "slots whose prompts have run are allowed, each once";
+                let allowed =
+                    "slots whose prompts have run and that have no marks are allowed, each once";
                 return Err(OpError::Dimension { op: "batch", what, found, allowed }.into());
             };
             let step = of_slot.queued;
