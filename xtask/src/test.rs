@@ -273,6 +273,8 @@ const SLOW: &[&str] = &[
     "attention::lane::many_rows",
     "attention_paged::lane::many_rows",
     "batch::",
+    // Hundreds of texts of a whole model: on the CPU lane, and on a GPU.
+    "grammar::texts_are_what_a_search_through_all_logits_picks",
     "bmm::lane::every_variant",
     "decode_layers::lane::listed_shapes",
     "decode_layers::lane::long_contexts",
