@@ -172,10 +172,17 @@ pub(crate) struct SamplingArgs {
     #[arg(long, env = "BITNET_STOP", value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
     /// The text is JSON of the schema in FILE
-    #[arg(long, env = "BITNET_JSON_SCHEMA", value_name = "FILE", value_parser = schema_of)]
+    #[arg(long, env = "BITNET_JSON_SCHEMA", value_name = "FILE", value_parser = schema_of,
+          conflicts_with_all = ["regex", "grammar"])]
     pub(crate) json_schema: Option<serde_json::Value>,
     /// The text is what this regular expression matches as a whole
-    #[arg(long, env = "BITNET_REGEX", value_name = "PATTERN", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        env = "BITNET_REGEX",
+        value_name = "PATTERN",
+        allow_hyphen_values = true,
+        conflicts_with = "grammar"
+    )]
     pub(crate) regex: Option<String>,
     /// The text is what the grammar in FILE says, in the form of Lark
     #[arg(long, env = "BITNET_GRAMMAR", value_name = "FILE", value_parser = grammar_of)]

@@ -110,9 +110,12 @@ fn a_text_is_what_it_has_to_be() {
     let text = made["text"].as_str().expect("a text");
     assert!(text.len() == 4 && text.starts_with("let"), "{text}");
     assert!(["ab", "ba"].contains(&document(&["--regex", "ab|ba"])["text"].as_str().expect("one")));
-    for wrong in
-        [&["--regex", "("][..], &["--json-schema", grammar], &["--grammar", "no such file"]]
-    {
+    for wrong in [
+        &["--regex", "("][..],
+        &["--json-schema", grammar],
+        &["--grammar", "no such file"],
+        &["--regex", "a", "--json-schema", schema],
+    ] {
         let output = bitnet(&[&["generate", "--prompt", PROMPT], wrong].concat()).output().unwrap();
         assert!(!output.status.success() && !output.stderr.is_empty(), "{wrong:?}");
     }

@@ -273,13 +273,13 @@ const SLOW: &[&str] = &[
     "attention::lane::many_rows",
     "attention_paged::lane::many_rows",
     "batch::",
-    // Hundreds of texts of a whole model: on the CPU lane, and on a GPU.
-    "grammar::texts_are_what_a_search_through_all_logits_picks",
     "bmm::lane::every_variant",
     "decode_layers::lane::listed_shapes",
     "decode_layers::lane::long_contexts",
     "decode_layers::lane::many_rows_on_one_table",
     "decode_layers::lane::many_steps_of_rows",
+    // Hundreds of texts of a whole model: on the CPU lane, and on a GPU.
+    "grammar::texts_are_what_a_search_through_all_logits_picks",
     "image_quant::lane::listed_shapes",
     "kv_append::lane::listed_shapes",
     "lm_head::lane::listed_shapes",
