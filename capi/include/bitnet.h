@@ -22,7 +22,7 @@ typedef enum bitnet_status {
     BITNET_FAILED = 1,   /* a file, a device or memory said no */
     BITNET_ARGUMENT = 2, /* an argument is wrong: nothing was done */
     BITNET_PANIC = 3,    /* a defect of the library: do not use the handle again */
-    BITNET_FULL = 4      /* of bitnet_batch_add: others have the room; step, and try again when one of them has ended */
+    BITNET_FULL = 4      /* of bitnet_batch_add and _score: others have the room; step, and try again when one of them has ended */
 } bitnet_status;
 
 /* Such as "0.1.0". */
@@ -81,6 +81,9 @@ typedef enum bitnet_grammar {
     BITNET_LARK = 3         /* what this grammar says, in the form of Lark */
 } bitnet_grammar;
 
+/* Most tokens that are listed at each place of a text. */
+#define BITNET_MAX_LOGPROBS 20
+
 /* Fill it with bitnet_sampling_default, then change what you want. */
 typedef struct bitnet_sampling {
     size_t struct_bytes;
@@ -95,7 +98,25 @@ typedef struct bitnet_sampling {
     const char *stop;   /* ends the text and is no part of it; NULL: none */
     const char *grammar;  /* of grammar_kind; NULL: none */
     int32_t grammar_kind; /* bitnet_grammar */
+    float presence_penalty;   /* -2 to 2: taken off the logits of tokens that the text has given, the prompt not counted */
+    float frequency_penalty;  /* -2 to 2: taken off for each time that it has given them */
+    const uint32_t *bias_ids; /* [biases]: tokens of the model, each at most once; NULL: none */
+    const float *bias;        /* [biases], -100 to 100: added to their logits. Both lists are copied by the call that takes them */
+    size_t biases;            /* up to 1024 */
+    int32_t logprobs;         /* tells the log probability of each token of the text, and so many of the most likely ones in its place, up to
+                                 BITNET_MAX_LOGPROBS; -1: nothing is told */
 } bitnet_sampling;
+
+/* What is told of a token: probabilities of the model, before any bias, penalty, temperature, filter or grammar. All of it is in
+ * here. Set struct_bytes to sizeof(bitnet_logprobs). */
+typedef struct bitnet_logprobs {
+    size_t struct_bytes;
+    float logprob; /* the natural logarithm of its probability */
+    uint32_t rank; /* 1 and the number of tokens that are more likely */
+    uint32_t top;  /* how many of the most likely tokens follow, as was asked for; the most likely one first */
+    uint32_t top_ids[BITNET_MAX_LOGPROBS];
+    float top_logprobs[BITNET_MAX_LOGPROBS];
+} bitnet_logprobs;
 
 typedef enum bitnet_finish {
     BITNET_STOP_TOKEN = 0,
@@ -138,6 +159,14 @@ bitnet_status bitnet_session_device(const bitnet_session *session, char *out, si
 bitnet_status bitnet_session_generate(bitnet_session *session, const char *prompt, size_t prompt_bytes, int chat,
                                       const char *system, const bitnet_sampling *sampling, bitnet_on_text on_text,
                                       void *user, bitnet_generated *out);
+/* What was told of token `index`, from 0 to generated_tokens - 1, of the session's last text, if its `sampling` asked for it. It
+ * stays until the next bitnet_session_generate. */
+bitnet_status bitnet_session_logprobs(const bitnet_session *session, size_t index, bitnet_logprobs *out);
+
+/* The ids of `text`, UTF-8 of `bytes` bytes; with `bos` not 0 as those of a prompt: behind the model's BOS token, if it wants one. *count is how
+ * many there are, of which the first `room` go to `ids`; NULL and 0 to count them. */
+bitnet_status bitnet_session_encode(const bitnet_session *session, const char *text, size_t bytes, int bos, uint32_t *ids,
+                                    size_t room, size_t *count);
 
 /* ---- Several texts at once ------------------------------------------------------------------------------------ */
 
@@ -153,6 +182,7 @@ typedef struct bitnet_output {
     uint32_t token;
     int32_t finished; /* not 0: this was its last token, and the request is gone */
     bitnet_generated generated; /* of a request that has finished */
+    const bitnet_logprobs *logprobs; /* of the token; NULL unless the request asked for it */
 } bitnet_output;
 
 /* `output` is valid during the call, which may use the batch. */
@@ -175,6 +205,16 @@ bitnet_status bitnet_batch_len(const bitnet_batch *batch, size_t *requests);
 /* Gives every request its next token, of several devices those of the devices that have one. `on_output` may be NULL. After
  * a failure all requests are gone. */
 bitnet_status bitnet_batch_step(bitnet_batch *batch, bitnet_on_output on_output, void *user);
+
+/* As bitnet_session_encode. */
+bitnet_status bitnet_batch_encode(const bitnet_batch *batch, const char *text, size_t bytes, int bos, uint32_t *ids, size_t room,
+                                  size_t *count);
+/* How well the model knows `texts` texts: of each token but the first of a text the natural logarithm of its probability behind those
+ * before it, and its rank (1: the most likely one). `lengths` [texts] has the ids of each text, 1 to the context's positions; `ids` has them one
+ * text behind the other. `logprobs` and, unless it is NULL, `ranks` get lengths[i] - 1 values of each text, one text behind the other. All are
+ * the caller's, and nothing is kept. Nothing is written unless this is BITNET_OK. BITNET_FULL: requests are under way. */
+bitnet_status bitnet_batch_score(bitnet_batch *batch, const uint32_t *ids, const size_t *lengths, size_t texts, float *logprobs,
+                                 uint32_t *ranks);
 
 /* ---- Ternary linear layers ---------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@ use bitnet_gpu::session::BatchEngine;
 
 use crate::copy_text;
 use crate::linear::hold;
+use crate::logprobs::Logprobs;
 use crate::session::{Generated, Options, Prompt, Sampling, params};
 use crate::status::{Failure, Status, call};
 
@@ -25,6 +26,7 @@ pub struct Output {
     token: u32,
     finished: i32,
     generated: Generated,
+    logprobs: *const Logprobs,
 }
 
 /// Called for each output of a step.
@@ -34,7 +36,9 @@ type OnOutput = Option<extern "C" fn(*mut c_void, *const Output)>;
 ///
 /// # Safety
 /// `batch` is null or open.
-unsafe fn locked<'a>(batch: *const Batch) -> Result<MutexGuard<'a, BatchEngine>, Failure> {
+pub(crate) unsafe fn locked<'a>(
+    batch: *const Batch,
+) -> Result<MutexGuard<'a, BatchEngine>, Failure> {
     // SAFETY: by the caller.
     let Batch(engine) = unsafe { batch.as_ref() }.ok_or_else(|| Failure::null("batch"))?;
     Ok(hold(engine))
@@ -112,8 +116,9 @@ pub unsafe extern "C" fn bitnet_batch_add(
         // SAFETY: by the caller.
         let mut engine = unsafe { locked(batch)? };
         // SAFETY: by the caller.
-        let (params, prompt) =
-            unsafe { (params(sampling)?, Prompt::new((prompt, prompt_len), chat, system)?) };
+        let params = unsafe { params(sampling, engine.config().vocab_size)? };
+        // SAFETY: by the caller.
+        let prompt = unsafe { Prompt::new((prompt, prompt_len), chat, system)? };
         let ids = match prompt {
             Prompt::Text(text) => engine.encode(text)?,
             Prompt::Chat(messages) => engine.encode_chat(&messages)?,
@@ -175,6 +180,7 @@ pub unsafe extern "C" fn bitnet_batch_step(
         let Some(on_output) = on_output else { return Ok(()) };
         for output in &outputs {
             let generated = output.finished.as_ref().map(Generated::of);
+            let told = output.logprobs.as_ref().map(Logprobs::of);
             let output = Output {
                 struct_bytes: size_of::<Output>(),
                 request: output.id.into(),
@@ -183,6 +189,7 @@ pub unsafe extern "C" fn bitnet_batch_step(
                 token: output.token,
                 finished: generated.is_some().into(),
                 generated: generated.unwrap_or(Generated::NONE),
+                logprobs: told.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
             };
             on_output(user, &output);
         }

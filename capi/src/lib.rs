@@ -10,6 +10,7 @@ pub mod conv2d;
 pub mod elements;
 pub mod layer;
 pub mod linear;
+pub mod logprobs;
 pub mod lut;
 pub mod options;
 pub mod pool2d;
@@ -56,6 +57,53 @@ unsafe fn text<'a>(what: &'static str, text: *const c_char) -> Result<&'a str, F
     // SAFETY: by the caller.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|error| Failure::argument(format!("{what} is not UTF-8: {error}")))
+}
+
+/// Refuses an address at which `len` elements cannot be.
+fn room<T>(what: &str, data: *const T, len: usize) -> Result<(), Failure> {
+    if data.is_null() {
+        return Err(Failure::null(what));
+    }
+    let (bytes, align) = (size_of::<T>().max(1), align_of::<T>());
+    if !data.is_aligned() {
+        return Err(Failure::argument(format!(
+            "{what} has to start at a multiple of {align} bytes"
+        )));
+    }
+    if len > isize::MAX as usize / bytes {
+        return Err(Failure::argument(format!("{what} has {len} elements, more than memory has")));
+    }
+    Ok(())
+}
+
+/// The elements that a caller passed.
+///
+/// # Safety
+/// `data` is null or has `len` elements, and they live for `'a`.
+unsafe fn slice<'a, T: Copy>(what: &str, data: *const T, len: usize) -> Result<&'a [T], Failure> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    room(what, data, len)?;
+    // SAFETY: by the caller; not null, aligned and no longer than memory, as `room` found.
+    Ok(unsafe { std::slice::from_raw_parts(data, len) })
+}
+
+/// The text of `len` bytes that a caller passed, which must be UTF-8.
+///
+/// # Safety
+/// `text` is null or has so many bytes, and lives for `'a`.
+unsafe fn utf8<'a>(
+    what: &'static str,
+    (text, len): (*const c_char, usize),
+) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::null(what));
+    }
+    // SAFETY: by the caller.
+    let bytes = unsafe { slice(what, text.cast::<u8>(), len)? };
+    std::str::from_utf8(bytes)
+        .map_err(|error| Failure::argument(format!("{what} is not UTF-8: {error}")))
 }
 
 /// Copies `text` with a zero byte behind it to a buffer of the caller, cut at a character where it is too long.

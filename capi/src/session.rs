@@ -7,16 +7,23 @@ use std::sync::{Mutex, PoisonError};
 
 use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::session::{
-    Finish, Head, HeadKind, KvType, Session, SessionBuilder, WeightLayout, Weights,
+    Finish, Head, HeadKind, KvType, Session, SessionBuilder, TokenLogprobs, WeightLayout, Weights,
 };
-use bitnet_gpu::text::{Grammar, Message, SamplingParams};
+use bitnet_gpu::text::{Grammar, MAX_BIASES, MAX_LOGPROBS, Message, SamplingParams};
 
 use crate::options::{self, defaults};
 use crate::status::{Failure, Status, call};
-use crate::{copy_text, text};
+use crate::{copy_text, slice, text, utf8};
 
 /// `bitnet_session`.
-pub struct Handle(Mutex<Session>);
+pub struct Handle(Mutex<Held>);
+
+/// What a handle has.
+pub(crate) struct Held {
+    pub(crate) session: Session,
+    /// What was told of the tokens of the last text.
+    pub(crate) told: Vec<TokenLogprobs>,
+}
 
 /// `bitnet_options`.
 #[repr(C)]
@@ -54,6 +61,12 @@ pub struct Sampling {
     stop: *const c_char,
     grammar: *const c_char,
     grammar_kind: i32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    bias_ids: *const u32,
+    bias: *const f32,
+    biases: usize,
+    logprobs: i32,
 }
 
 /// `bitnet_generated`.
@@ -186,6 +199,12 @@ pub unsafe extern "C" fn bitnet_sampling_default(out: *mut Sampling) -> Status {
             stop: std::ptr::null(),
             grammar: std::ptr::null(),
             grammar_kind: 0,
+            presence_penalty: params.presence_penalty,
+            frequency_penalty: params.frequency_penalty,
+            bias_ids: std::ptr::null(),
+            bias: std::ptr::null(),
+            biases: 0,
+            logprobs: -1,
         };
         // SAFETY: by the caller.
         unsafe { out.write(sampling) };
@@ -209,7 +228,8 @@ pub unsafe extern "C" fn bitnet_session_open(
         unsafe { out.write(std::ptr::null_mut()) };
         // SAFETY: by the caller.
         let builder = unsafe { Options::given(options)?.builder(model)? };
-        let handle = Box::new(Handle(Mutex::new(builder.build()?)));
+        let held = Held { session: builder.build()?, told: Vec::new() };
+        let handle = Box::new(Handle(Mutex::new(held)));
         // SAFETY: by the caller.
         unsafe { out.write(Box::into_raw(handle)) };
         Ok(())
@@ -235,9 +255,9 @@ pub unsafe extern "C" fn bitnet_session_free(session: *mut Handle) {
 ///
 /// # Safety
 /// `session` is null or an open session.
-unsafe fn locked<'a>(
+pub(crate) unsafe fn locked<'a>(
     session: *const Handle,
-) -> Result<std::sync::MutexGuard<'a, Session>, Failure> {
+) -> Result<std::sync::MutexGuard<'a, Held>, Failure> {
     // SAFETY: by the caller.
     let session = unsafe { session.as_ref() }.ok_or_else(|| Failure::null("session"))?;
     Ok(session.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -254,7 +274,7 @@ pub unsafe extern "C" fn bitnet_session_device(
     len: usize,
 ) -> Status {
     // SAFETY: by the caller.
-    call(|| unsafe { copy_text(&locked(session)?.device(), out, len) })
+    call(|| unsafe { copy_text(&locked(session)?.session.device(), out, len) })
 }
 
 /// Continues a prompt, or answers it as one turn of a conversation.
@@ -275,9 +295,10 @@ pub unsafe extern "C" fn bitnet_session_generate(
 ) -> Status {
     call(|| {
         // SAFETY: by the caller.
-        let mut session = unsafe { locked(session)? };
+        let mut held = unsafe { locked(session)? };
+        let Held { session, told } = &mut *held;
         // SAFETY: by the caller.
-        let params = unsafe { params(sampling)? };
+        let params = unsafe { params(sampling, session.config().vocab_size)? };
         let result = NonNull::new(out);
         if !out.is_null() {
             // SAFETY: by the caller. It must say which version it is of.
@@ -289,6 +310,7 @@ pub unsafe extern "C" fn bitnet_session_generate(
             Prompt::Text(text) => session.encode(text)?,
             Prompt::Chat(messages) => session.encode_chat(&messages)?,
         };
+        told.clear();
         let made = session.generate(&ids, &params, |piece| {
             let Some(on_text) = on_text else { return ControlFlow::Continue(()) };
             match on_text(user, piece.token, piece.text.as_ptr().cast(), piece.text.len()) {
@@ -300,6 +322,7 @@ pub unsafe extern "C" fn bitnet_session_generate(
             // SAFETY: by the caller.
             unsafe { result.write(Generated::of(&made)) };
         }
+        *told = made.logprobs;
         Ok(())
     })
 }
@@ -351,17 +374,12 @@ impl<'a> Prompt<'a> {
     /// # Safety
     /// `prompt` has so many bytes, and lives for `'a`; `system` is null or ends with a zero byte.
     pub(crate) unsafe fn new(
-        (prompt, len): (*const c_char, usize),
+        prompt: (*const c_char, usize),
         chat: c_int,
         system: *const c_char,
     ) -> Result<Self, Failure> {
-        if prompt.is_null() {
-            return Err(Failure::null("prompt"));
-        }
         // SAFETY: by the caller.
-        let prompt = unsafe { std::slice::from_raw_parts(prompt.cast::<u8>(), len) };
-        let prompt = std::str::from_utf8(prompt)
-            .map_err(|error| Failure::argument(format!("prompt is not UTF-8: {error}")))?;
+        let prompt = unsafe { utf8("prompt", prompt)? };
         match chat {
             0 if system.is_null() => Ok(Self::Text(prompt)),
             0 => Err(Failure::argument("a system text was given, and chat is 0")),
@@ -378,11 +396,48 @@ impl<'a> Prompt<'a> {
     }
 }
 
-/// The library's parameters, which are in range.
+impl Sampling {
+    /// What is added to the logits of a model with `vocab` tokens.
+    ///
+    /// # Safety
+    /// The lists are null or as long as is said.
+    unsafe fn logit_bias(&self, vocab: usize) -> Result<Vec<(u32, f32)>, Failure> {
+        let len = self.biases;
+        if len > MAX_BIASES {
+            let words = format!("biases = {len}; at most {MAX_BIASES} are allowed");
+            return Err(Failure::argument(words));
+        }
+        // SAFETY: by the caller.
+        let (ids, bias) =
+            unsafe { (slice("bias_ids", self.bias_ids, len)?, slice("bias", self.bias, len)?) };
+        known("bias_ids", ids, vocab)?;
+        Ok(ids.iter().copied().zip(bias.iter().copied()).collect())
+    }
+}
+
+/// Refuses ids that are none of a model's `vocab` tokens.
+pub(crate) fn known(what: &str, ids: &[u32], vocab: usize) -> Result<(), Failure> {
+    match ids.iter().position(|&id| id as usize >= vocab) {
+        None => Ok(()),
+        Some(at) => {
+            let id = ids[at];
+            let words = format!(
+                "{what}[{at}] = {id}; the model has tokens 0 to {}",
+                vocab.saturating_sub(1)
+            );
+            Err(Failure::argument(words))
+        }
+    }
+}
+
+/// The library's parameters, which are in range, for a model with `vocab` tokens.
 ///
 /// # Safety
 /// `sampling` is null or a whole struct.
-pub(crate) unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams, Failure> {
+pub(crate) unsafe fn params(
+    sampling: *const Sampling,
+    vocab: usize,
+) -> Result<SamplingParams, Failure> {
     if sampling.is_null() {
         return Ok(SamplingParams::default());
     }
@@ -414,6 +469,13 @@ pub(crate) unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams,
             })
         }
     };
+    let logprobs = match given.logprobs {
+        -1 => None,
+        top => Some(u32::try_from(top).map_err(|_| {
+            let words = format!("logprobs = {top}; -1, for none, to {MAX_LOGPROBS} are allowed");
+            Failure::argument(words)
+        })?),
+    };
     let params = SamplingParams {
         seed: given.seed,
         max_tokens: given.max_tokens,
@@ -421,6 +483,11 @@ pub(crate) unsafe fn params(sampling: *const Sampling) -> Result<SamplingParams,
         top_p: given.top_p,
         min_p: given.min_p,
         repetition_penalty: given.repetition_penalty,
+        presence_penalty: given.presence_penalty,
+        frequency_penalty: given.frequency_penalty,
+        // SAFETY: by the caller.
+        logit_bias: unsafe { given.logit_bias(vocab)? },
+        logprobs,
         top_k: given.top_k,
         ignore_eos: given.ignore_eos != 0,
         stop,

@@ -32,8 +32,12 @@ impl Failure {
         Self { status: Status::Argument, words: words.into() }
     }
 
-    pub(crate) fn full(words: String) -> Self {
-        Self { status: Status::Full, words }
+    pub(crate) fn full(words: impl Into<String>) -> Self {
+        Self { status: Status::Full, words: words.into() }
+    }
+
+    pub(crate) fn failed(words: String) -> Self {
+        Self { status: Status::Failed, words }
     }
 
     pub(crate) fn null(what: &str) -> Self {

@@ -60,6 +60,7 @@ fn every_function_refuses_what_it_cannot_take() {
     let sources = [
         ("tests/refusals.c", model),
         ("tests/batch.c", model),
+        ("tests/logprobs.c", model),
         ("tests/layers.c", &[]),
         ("tests/rows.c", &[]),
     ];

@@ -5,7 +5,7 @@
 
 #[cfg(feature = "server")]
 use crate::serve;
-use crate::{chat, completions, convert, doctor, generate, inspect, synth, tune};
+use crate::{chat, completions, convert, doctor, generate, inspect, perplexity, synth, tune};
 use bitnet_gpu::device_choice::DeviceChoice;
 use bitnet_gpu::text::{Grammar, MAX_GRAMMAR_BYTES, SamplingParams};
 use clap::builder::{FalseyValueParser, Resettable};
@@ -42,6 +42,8 @@ pub(crate) enum Command {
     /// Serve a model over HTTP, with the completions of the OpenAI API
     #[cfg(feature = "server")]
     Serve(serve::ServeArgs),
+    /// Measure how well a model knows a text
+    Perplexity(perplexity::PerplexityArgs),
     /// Show what is in a checkpoint
     Inspect(inspect::InspectArgs),
     /// Write a checkpoint in another packed form, without loss
@@ -165,6 +167,27 @@ pub(crate) struct SamplingArgs {
         default_value_t = 1.0
     )]
     pub(crate) repetition_penalty: f32,
+    /// Above 0: tokens that the text has given become less likely
+    #[arg(
+        long,
+        env = "BITNET_PRESENCE_PENALTY",
+        allow_negative_numbers = true,
+        value_name = "X",
+        default_value_t = 0.0
+    )]
+    pub(crate) presence_penalty: f32,
+    /// Above 0: tokens become less likely each time that the text gives them
+    #[arg(
+        long,
+        env = "BITNET_FREQUENCY_PENALTY",
+        allow_negative_numbers = true,
+        value_name = "X",
+        default_value_t = 0.0
+    )]
+    pub(crate) frequency_penalty: f32,
+    /// Add X to the logit of token ID; may be given several times
+    #[arg(long, env = "BITNET_LOGIT_BIAS", value_name = "ID=X", value_delimiter = ',', value_parser = bias_of)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
     /// The same seed gives the same text on every device [default: from the clock, and reported]
     #[arg(short, long, env = "BITNET_SEED")]
     pub(crate) seed: Option<u64>,
@@ -264,6 +287,11 @@ impl SamplingArgs {
             top_p: self.top_p,
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone(),
+            logprobs: None,
+            prompt_logprobs: None,
             seed: self.seed.unwrap_or(seed),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
@@ -272,6 +300,13 @@ impl SamplingArgs {
             grammar: self.grammar(),
         }
     }
+}
+
+/// `17=-100`: a token and what is added to its logit.
+fn bias_of(text: &str) -> Result<(u32, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("this is not ID=X, such as 17=-100")?;
+    let id = id.trim().parse().map_err(|e| format!("the token: {e}"))?;
+    Ok((id, bias.trim().parse().map_err(|e| format!("what is added: {e}"))?))
 }
 
 /// The text of a file with a grammar.

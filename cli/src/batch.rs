@@ -5,7 +5,9 @@ use crate::failure::Failure;
 use crate::generate::{GenerateArgs, read_prompts};
 use crate::output::{Output, human_bytes, human_seconds};
 use crate::{interrupt, locate};
-use bitnet_gpu::session::{Finish, GenerateStats, LoadStats, Lookup, SessionBuilder, SessionError};
+use bitnet_gpu::session::{
+    Finish, GenerateStats, LoadStats, Lookup, SessionBuilder, SessionError, TokenLogprobs,
+};
 use bitnet_gpu::text::{Message, SamplingParams};
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -34,6 +36,8 @@ struct Text<'a> {
     prompt: &'a str,
     text: &'a str,
     tokens: &'a [u32],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    logprobs: &'a [TokenLogprobs],
     finish: Finish,
     stats: &'a GenerateStats,
 }
@@ -81,6 +85,7 @@ pub(crate) fn run(
             prompt,
             text: &text.text,
             tokens: &text.tokens,
+            logprobs: &text.logprobs,
             finish: text.finish,
             stats: &text.stats,
         });

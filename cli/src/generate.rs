@@ -5,8 +5,8 @@ use crate::engine::{self, Stats};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::{batch, interrupt, locate, logits};
-use bitnet_gpu::session::{Finish, Generated, Lookup, Session};
-use bitnet_gpu::text::{Message, SamplingParams};
+use bitnet_gpu::session::{Finish, Generated, Lookup, Session, TokenLogprobs};
+use bitnet_gpu::text::{MAX_LOGPROBS, Message, SamplingParams};
 use clap::Args;
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
@@ -45,6 +45,9 @@ pub(crate) struct GenerateArgs {
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// With --json: tell the log probability of every token, and the N most likely ones in its place
+    #[arg(long, env = "BITNET_LOGPROBS", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_LOGPROBS)))]
+    pub(crate) logprobs: Option<u32>,
     /// Write the logits of every generated token to FILE (safetensors), for comparing programs
     #[arg(long, env = "BITNET_LOGITS", value_name = "FILE", conflicts_with = "lookup")]
     logits: Option<PathBuf>,
@@ -72,13 +75,16 @@ struct Document<'a> {
     prompt: &'a str,
     text: &'a str,
     tokens: &'a [u32],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    logprobs: &'a [TokenLogprobs],
     finish: Finish,
     params: &'a SamplingParams,
     stats: Stats,
 }
 
 pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
-    let params = args.sampling.params(seed_from_clock());
+    let sampling = args.sampling.params(seed_from_clock());
+    let params = SamplingParams { logprobs: args.logprobs, ..sampling };
     params.validate()?;
     if let Some(file) = &args.prompt.prompts {
         return batch::run(&args, file, &params, output);
@@ -106,6 +112,7 @@ pub(crate) fn run(args: GenerateArgs, output: &Output) -> Result<(), Failure> {
             prompt: &prompt,
             text: &generated.text,
             tokens: &generated.tokens,
+            logprobs: &generated.logprobs,
             finish: generated.finish,
             params: &params,
             stats,
@@ -162,18 +169,19 @@ fn read_prompt(args: &PromptArgs) -> Result<String, Failure> {
         (Some(text), _) if text != "-" => Ok(text.clone()),
         (None, Some(path)) if !is_stdin(path) => {
             let file = std::fs::File::open(path);
-            read_text(file, &format!("the prompt file {}", path.display()))
+            read_text(file, &format!("the prompt file {}", path.display()), MAX_PROMPT_BYTES)
         }
-        _ => read_text(Ok(std::io::stdin()), "the prompt on standard input"),
+        _ => read_text(Ok(std::io::stdin()), "the prompt on standard input", MAX_PROMPT_BYTES),
     }
 }
 
 /// The prompts of a file: its lines, without those that are blank.
 pub(crate) fn read_prompts(file: &Path) -> Result<Vec<String>, Failure> {
     let text = if file == Path::new("-") {
-        read_text(Ok(std::io::stdin()), "the prompts on standard input")?
+        read_text(Ok(std::io::stdin()), "the prompts on standard input", MAX_PROMPT_BYTES)?
     } else {
-        read_text(std::fs::File::open(file), &format!("the prompts in {}", file.display()))?
+        let what = format!("the prompts in {}", file.display());
+        read_text(std::fs::File::open(file), &what, MAX_PROMPT_BYTES)?
     };
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let prompts: Vec<_> = lines.map(str::to_owned).collect();
@@ -187,17 +195,21 @@ pub(crate) fn read_prompts(file: &Path) -> Result<Vec<String>, Failure> {
     Ok(prompts)
 }
 
-fn read_text(from: std::io::Result<impl Read>, what: &str) -> Result<String, Failure> {
+/// Reads a text of at most `most` bytes.
+pub(crate) fn read_text(
+    from: std::io::Result<impl Read>,
+    what: &str,
+    most: u64,
+) -> Result<String, Failure> {
     let mut data = Vec::new();
-    let limit = MAX_PROMPT_BYTES + 1;
-    from.and_then(|from| from.take(limit).read_to_end(&mut data)).map_err(|error| {
+    from.and_then(|from| from.take(most + 1).read_to_end(&mut data)).map_err(|error| {
         let try_this = "check the path and its permissions";
         Failure::new(format!("cannot read {what}"), error.to_string(), try_this)
     })?;
-    if data.len() as u64 > MAX_PROMPT_BYTES {
+    if data.len() as u64 > most {
         return Err(Failure::new(
             format!("{what} is too long"),
-            format!("it has more than {MAX_PROMPT_BYTES} bytes"),
+            format!("it has more than {most} bytes"),
             "pass a shorter text",
         ));
     }

@@ -18,6 +18,7 @@ mod interrupt;
 mod locate;
 mod logits;
 mod output;
+mod perplexity;
 mod progress;
 #[cfg(feature = "server")]
 mod serve;
@@ -48,6 +49,7 @@ fn run(command: Command, given: Option<&ArgMatches>, output: &Output) -> Result<
         Command::Chat(args) => chat::run(args, output),
         #[cfg(feature = "server")]
         Command::Serve(args) => serve::run(args, output),
+        Command::Perplexity(args) => perplexity::run(args, output),
         Command::Inspect(args) => inspect::run(args, output),
         Command::Convert(args) => convert::run(args, output),
         Command::Synth(args) => synth::run(args, output),

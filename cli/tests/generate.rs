@@ -121,6 +121,94 @@ fn a_text_is_what_it_has_to_be() {
     }
 }
 
+/// The library's numbers, and penalties and biases that count.
+#[test]
+fn log_probabilities_penalties_and_biases() {
+    let made = document(&["--logprobs", "2", "--temperature", "0"]);
+    let (tokens, told) = (made["tokens"].as_array().unwrap(), made["logprobs"].as_array().unwrap());
+    assert_eq!(tokens.len(), told.len());
+    for (token, told) in tokens.iter().zip(told) {
+        assert_eq!((&told["rank"], &told["top"][0][0]), (&serde_json::json!(1), token));
+        assert_eq!(told["top"][0][1], told["logprob"]);
+        assert_eq!(told["top"].as_array().unwrap().len(), 2);
+    }
+    assert!(document(&["--temperature", "0"])["logprobs"].is_null());
+    let bias = format!("{}=-100", tokens[0]);
+    let other =
+        document(&["--temperature", "0", "--logit-bias", &bias, "--frequency-penalty", "2"]);
+    let other = other["tokens"].as_array().unwrap();
+    assert!(!other.contains(&tokens[0]) && !other.is_empty(), "{other:?}");
+    for wrong in [
+        &["--logit-bias", "7"][..],
+        &["--logit-bias", "x=1"],
+        &["--logit-bias", "7=101"],
+        &["--logit-bias", "99999999=1"],
+        &["--presence-penalty", "2.5"],
+        &["--logprobs", "21"],
+    ] {
+        let output = bitnet(&[&["generate", "--prompt", PROMPT], wrong].concat()).output().unwrap();
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{wrong:?}");
+    }
+}
+
+/// By the log probabilities of `generate`'s library, window by window.
+#[test]
+fn perplexity_is_that_of_the_log_probabilities() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("text");
+    let words_of = "pub fn new(x: u32) -> Self {\n    Self { x }\n}\n".repeat(20);
+    std::fs::write(&file, &words_of).unwrap();
+    let file = file.to_str().expect("UTF-8");
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/demo");
+    let mut engine = bitnet_gpu::session::Session::builder()
+        .model(&demo)
+        .backend(bitnet_gpu::device_choice::BackendChoice::Cpu)
+        .max_batch(2)
+        .build_batch()
+        .expect("the demo model");
+    let ids = engine.encode(&words_of).expect("ids");
+    let begin = engine.tokenizer().filter(|t| t.adds_bos()).and_then(|t| t.bos());
+    for (window, skip) in [(40, None), (64, Some(0)), (33, Some(31))] {
+        let windows: Vec<Vec<u32>> = ids.chunks_exact(window).map(<[u32]>::to_vec).collect();
+        let windows: Vec<Vec<u32>> = windows
+            .into_iter()
+            .map(|mut ids| {
+                ids[0] = begin.unwrap_or(ids[0]);
+                ids
+            })
+            .collect();
+        let told =
+            engine.score(&windows, 0, |_| std::ops::ControlFlow::Continue(())).expect("told");
+        let from = skip.unwrap_or(window / 2);
+        let counted: Vec<f64> = told
+            .iter()
+            .flat_map(|told| &told[from..])
+            .map(|told| f64::from(told.logprob))
+            .collect();
+        let wanted = (-counted.iter().sum::<f64>() / counted.len() as f64).exp();
+        let (window_text, skip_text) = (window.to_string(), from.to_string());
+        let mut words = vec!["perplexity", "--json", "--file", file, "--window", &window_text];
+        if skip.is_some() {
+            words.extend(["--skip", &skip_text]);
+        }
+        let output = bitnet(&words).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(found["tokens"], counted.len());
+        let perplexity = found["perplexity"].as_f64().unwrap();
+        assert!((perplexity / wanted - 1.0).abs() < 1e-9, "{perplexity} {wanted}");
+        assert!(found["bits_per_byte"].as_f64().is_some_and(|bits| bits > 0.0 && bits < 20.0));
+    }
+    for wrong in
+        [&["--window", "40", "--skip", "39"][..], &["--window", "100000"], &["--window", "1"]]
+    {
+        let output = bitnet(&[&["perplexity", "--file", file], wrong].concat()).output().unwrap();
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{wrong:?}");
+    }
+    let output = bitnet(&["perplexity", "--file", "no such file"]).output().unwrap();
+    assert!(text(&output.stderr).contains("no such file"));
+}
+
 #[test]
 fn the_document_holds_what_was_streamed() {
     let said = eight(&["--seed", "4"]);

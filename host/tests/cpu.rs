@@ -30,10 +30,14 @@ mod decode_layers;
 mod elementwise;
 #[path = "gpu/bmm.rs"]
 mod bmm;
+#[path = "gpu/extras.rs"]
+mod extras;
 #[path = "gpu/grammar.rs"]
 mod grammar;
 #[path = "gpu/embed.rs"]
 mod embed;
+#[path = "gpu/logprobs.rs"]
+mod logprobs;
 #[path = "gpu/kv_append.rs"]
 mod kv_append;
 #[path = "gpu/layernorm.rs"]

@@ -29,6 +29,7 @@ pub mod conv2d;
 pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
+pub mod logprobs;
 pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;

@@ -10,15 +10,17 @@ Layers and products for PyTorch: `bitnet_gpu.torch`. Nothing is compiled here; t
 """
 
 import ctypes
+import itertools
 import json
+import operator
 import os
 import pathlib
 import queue
 import threading
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-__all__ = ["Batch", "Error", "Full", "Generated", "Output", "Session", "version"]
+__all__ = ["Batch", "Error", "Full", "Generated", "Output", "Session", "TokenLogprobs", "version"]
 
 
 class Error(RuntimeError):
@@ -73,6 +75,28 @@ class _Sampling(ctypes.Structure):
         ("stop", ctypes.c_char_p),
         ("grammar", ctypes.c_char_p),
         ("grammar_kind", ctypes.c_int32),
+        ("presence_penalty", ctypes.c_float),
+        ("frequency_penalty", ctypes.c_float),
+        ("bias_ids", ctypes.POINTER(ctypes.c_uint32)),
+        ("bias", ctypes.POINTER(ctypes.c_float)),
+        ("biases", ctypes.c_size_t),
+        ("logprobs", ctypes.c_int32),
+    ]
+
+
+# Settings that stand in the struct by another name, or as something else.
+_MADE = {"struct_bytes", "stop", "grammar", "grammar_kind", "bias_ids", "bias", "biases", "logprobs"}
+_MAX_LOGPROBS = 20
+
+
+class _Logprobs(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("logprob", ctypes.c_float),
+        ("rank", ctypes.c_uint32),
+        ("top", ctypes.c_uint32),
+        ("top_ids", ctypes.c_uint32 * _MAX_LOGPROBS),
+        ("top_logprobs", ctypes.c_float * _MAX_LOGPROBS),
     ]
 
 
@@ -99,6 +123,7 @@ class _Output(ctypes.Structure):
         ("token", ctypes.c_uint32),
         ("finished", ctypes.c_int32),
         ("generated", _Generated),
+        ("logprobs", ctypes.POINTER(_Logprobs)),
     ]
 
 
@@ -131,6 +156,8 @@ def _load() -> Any:
             pointer, ctypes.c_char_p, size, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_Sampling),
             _ON_TEXT, pointer, ctypes.POINTER(_Generated),
         ],
+        "bitnet_session_logprobs": [pointer, size, ctypes.POINTER(_Logprobs)],
+        "bitnet_session_encode": [pointer, ctypes.c_char_p, size, ctypes.c_int, pointer, size, ctypes.POINTER(size)],
         "bitnet_batch_open": [ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(pointer)],
         "bitnet_batch_device": [pointer, ctypes.c_char_p, size],
         "bitnet_batch_add": [
@@ -140,6 +167,8 @@ def _load() -> Any:
         "bitnet_batch_remove": [pointer, ctypes.c_uint64],
         "bitnet_batch_len": [pointer, ctypes.POINTER(size)],
         "bitnet_batch_step": [pointer, _ON_OUTPUT, pointer],
+        "bitnet_batch_encode": [pointer, ctypes.c_char_p, size, ctypes.c_int, pointer, size, ctypes.POINTER(size)],
+        "bitnet_batch_score": [pointer, pointer, pointer, size, pointer, pointer],
         "bitnet_backend_open": [ctypes.c_char_p, ctypes.POINTER(pointer)],
         "bitnet_backend_describe": [pointer, ctypes.c_char_p, size],
         "bitnet_linear_new": [pointer, pointer, size, size, ctypes.c_float, ctypes.POINTER(pointer)],
@@ -188,8 +217,18 @@ def _bytes(what: str, text: str) -> bytes:
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """What is told of a token, with `logprobs=N`: the natural logarithm of the probability that the model gives it, before any bias, penalty,
+    temperature or filter; its rank, 1 for the most likely one; and the N most likely tokens in its place, as pairs of id and log probability."""
+
+    logprob: float
+    rank: int
+    top: List[Tuple[int, float]]
+
+
+@dataclass(frozen=True)
 class Generated:
-    """A finished text."""
+    """A finished text; `logprobs` has one for each of `tokens`, if that was asked for."""
 
     text: str
     tokens: List[int]
@@ -200,6 +239,7 @@ class Generated:
     accepted_tokens: int
     prefill_seconds: float
     decode_seconds: float
+    logprobs: List[TokenLogprobs] = field(default_factory=list)
 
 
 def _options(device: str, numbers: Dict[str, int], names: Dict[str, str]) -> _Options:
@@ -228,10 +268,17 @@ def _sampling(settings: Dict[str, Any], stop: Optional[str]) -> _Sampling:
     for name, value in grammars.items():
         params.grammar = _bytes(name, value if isinstance(value, str) else json.dumps(value))
         params.grammar_kind = _GRAMMARS[name]
-    known = {field[0] for field in _Sampling._fields_} - {"struct_bytes", "stop", "grammar", "grammar_kind"}
+    _set_bias(params, settings.pop("logit_bias", None))
+    logprobs = settings.pop("logprobs", None)
+    if logprobs is not None:
+        if not 0 <= operator.index(logprobs) <= _MAX_LOGPROBS:
+            raise ValueError(f"logprobs = {logprobs} is out of range; 0 to {_MAX_LOGPROBS} are allowed")
+        params.logprobs = logprobs
+    known = {name for name, _ in _Sampling._fields_} - _MADE
     for name, value in settings.items():
         if name not in known:
-            raise TypeError(f"{name} is no setting; there are {', '.join(sorted(known | _GRAMMARS.keys()))}")
+            names = known | _GRAMMARS.keys() | {"logit_bias", "logprobs"}
+            raise TypeError(f"{name} is no setting; there are {', '.join(sorted(names))}")
         if name in ("seed", "max_tokens", "top_k") and not 0 <= value < 1 << (32 if name == "top_k" else 64):
             raise ValueError(f"{name} = {value} is out of range")
         setattr(params, name, value)
@@ -240,22 +287,56 @@ def _sampling(settings: Dict[str, Any], stop: Optional[str]) -> _Sampling:
     return params
 
 
-def _generated(pieces: List[str], tokens: List[int], made: _Generated) -> Generated:
+def _set_bias(params: _Sampling, bias: Optional[Mapping[int, float]]) -> None:
+    """What is added to logits, which the struct keeps."""
+    if not bias:
+        return
+    ids = [operator.index(token) for token in bias]
+    params.bias_ids = _ids("logit_bias", ids)
+    params.bias = (ctypes.c_float * len(ids))(*bias.values())
+    params.biases = len(ids)
+
+
+def _ids(what: str, ids: Sequence[int]) -> Any:
+    """Ids of tokens as the library takes them."""
+    for token in ids:
+        if not 0 <= token < 1 << 32:
+            raise ValueError(f"{what}: {token} is no id of a token")
+    return (ctypes.c_uint32 * len(ids))(*ids)
+
+
+def _encode(function: Any, handle: Any, text: str, bos: bool) -> List[int]:
+    """The ids that `function` of the library has of a text: seldom more than its bytes."""
+    data, count = text.encode(), ctypes.c_size_t()
+    while True:
+        room = max(len(data) + 1, count.value)
+        ids = (ctypes.c_uint32 * room)()
+        check(function(handle, data, len(data), bos, ids, room, ctypes.byref(count)))
+        if count.value <= room:
+            return ids[: count.value]
+
+
+def _told(of: _Logprobs) -> TokenLogprobs:
+    return TokenLogprobs(of.logprob, of.rank, list(zip(of.top_ids[: of.top], of.top_logprobs[: of.top])))
+
+
+def _generated(pieces: List[str], tokens: List[int], made: _Generated, logprobs: List[TokenLogprobs]) -> Generated:
     # The tail of a text may come with its last token a second time.
     return Generated(
         "".join(pieces), tokens[: made.generated_tokens], _FINISH[made.finish], made.prompt_tokens, made.cached_tokens,
-        made.drafted_tokens, made.accepted_tokens, made.prefill_seconds, made.decode_seconds,
+        made.drafted_tokens, made.accepted_tokens, made.prefill_seconds, made.decode_seconds, logprobs,
     )
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a step gave a request: its number, the next token, the text that became complete, and at its end all of it."""
+    """What a step gave a request: its number, the next token, the text that became complete, at its end all of it, and what is told of the token."""
 
     request: int
     token: int
     text: str
     finished: Optional[Generated]
+    logprobs: Optional[TokenLogprobs] = None
 
 
 class Session:
@@ -277,6 +358,8 @@ class Session:
         path = _bytes("model", os.fspath(model))
         check(_library.bitnet_session_open(path, ctypes.byref(options), ctypes.byref(handle)))
         self._handle = handle
+        # From a text until what is told of it was read.
+        self._lock = threading.Lock()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and _library is not None:
@@ -288,6 +371,10 @@ class Session:
         """One line about the device."""
         return describe(_library.bitnet_session_device, self._handle)
 
+    def encode(self, text: str, *, bos: bool = True) -> List[int]:
+        """The ids of a text; with `bos` as those of a prompt, behind the model's BOS token if it wants one."""
+        return _encode(_library.bitnet_session_encode, self._handle, text, bos)
+
     def generate(
         self, prompt: str, *, on_text: Optional[Callable[[str], Any]] = None, chat: bool = False, system: Optional[str] = None,
         stop: Optional[str] = None, **sampling: Any,
@@ -295,8 +382,9 @@ class Session:
         """Continues `prompt` (with `chat`: answers it) and returns a `Generated`.
 
         `on_text(text)` gets the text as it comes; True from it ends it, and what it raises is raised here.
-        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, ignore_eos; and what the text has to be:
-        json_schema (a dict or JSON), regex, or grammar (Lark).
+        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({id: what is
+        added to its logit}), seed, max_tokens, ignore_eos; logprobs=N, for a `TokenLogprobs` of each token with N others of its place; and what the text
+        has to be: json_schema (a dict or JSON), regex, or grammar (Lark).
         """
         params = _sampling(sampling, stop)
         pieces, tokens, raised = [], [], []
@@ -313,15 +401,22 @@ class Session:
 
         made = _Generated(struct_bytes=ctypes.sizeof(_Generated))
         data = prompt.encode()
-        check(
-            _library.bitnet_session_generate(
-                self._handle, data, len(data), chat, None if system is None else _bytes("system", system),
-                ctypes.byref(params), _ON_TEXT(take), None, ctypes.byref(made),
+        with self._lock:
+            check(
+                _library.bitnet_session_generate(
+                    self._handle, data, len(data), chat, None if system is None else _bytes("system", system),
+                    ctypes.byref(params), _ON_TEXT(take), None, ctypes.byref(made),
+                )
             )
-        )
-        if raised:
-            raise raised[0]
-        return _generated(pieces, tokens, made)
+            if raised:
+                raise raised[0]
+            logprobs = [self._logprobs(index) for index in range(made.generated_tokens)] if params.logprobs >= 0 else []
+        return _generated(pieces, tokens, made, logprobs)
+
+    def _logprobs(self, index: int) -> TokenLogprobs:
+        told = _Logprobs(struct_bytes=ctypes.sizeof(_Logprobs))
+        check(_library.bitnet_session_logprobs(self._handle, index, ctypes.byref(told)))
+        return _told(told)
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """Yields the text of `generate` as it comes. Leaving the loop ends the text."""
@@ -376,7 +471,7 @@ class Batch:
         self._handle = handle
         # One thread at a time; the texts of the requests so far.
         self._lock = threading.RLock()
-        self._texts: Dict[int, Tuple[List[str], List[int]]] = {}
+        self._texts: Dict[int, Tuple[List[str], List[int], List[TokenLogprobs]]] = {}
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and _library is not None:
@@ -406,8 +501,27 @@ class Batch:
                     ctypes.byref(params), ctypes.byref(request),
                 )
             )
-            self._texts[request.value] = [], []
+            self._texts[request.value] = [], [], []
         return request.value
+
+    def encode(self, text: str, *, bos: bool = True) -> List[int]:
+        """The ids of a text; with `bos` as those of a prompt, behind the model's BOS token if it wants one."""
+        return _encode(_library.bitnet_batch_encode, self._handle, text, bos)
+
+    def score(self, texts: Sequence[Union[str, Sequence[int]]]) -> List[List[float]]:
+        """How well the model knows each of `texts`, which are texts or ids: the natural logarithms of the probabilities of its tokens but the
+        first, each behind those before it. A text is encoded as a prompt is. Raises `Full` while requests are under way."""
+        if isinstance(texts, (str, bytes)):
+            raise TypeError("score takes a list of texts; put this one into a list")
+        encoded = [self.encode(text) if isinstance(text, str) else [operator.index(token) for token in text] for text in texts]
+        lengths = [len(ids) for ids in encoded]
+        ids = _ids("score", [token for ids in encoded for token in ids])
+        logprobs = (ctypes.c_float * sum(max(length - 1, 0) for length in lengths))()
+        with self._lock:
+            lengths_given = (ctypes.c_size_t * len(lengths))(*lengths)
+            check(_library.bitnet_batch_score(self._handle, ids, lengths_given, len(lengths), logprobs, None))
+        found = iter(logprobs)
+        return [list(itertools.islice(found, length - 1)) for length in lengths]
 
     def remove(self, request: int) -> None:
         """Takes a request out before its end, if it is still there."""
@@ -424,11 +538,14 @@ class Batch:
         def take(_user: Any, given: Any) -> None:
             output = given.contents
             piece = ctypes.string_at(output.text, output.text_bytes).decode() if output.text_bytes else ""
-            pieces, tokens = self._texts[output.request]
+            told = _told(output.logprobs.contents) if output.logprobs else None
+            pieces, tokens, logprobs = self._texts[output.request]
             pieces.append(piece)
             tokens.append(output.token)
-            finished = _generated(pieces, tokens, output.generated) if output.finished else None
-            outputs.append(Output(output.request, output.token, piece, finished))
+            if told is not None:
+                logprobs.append(told)
+            finished = _generated(pieces, tokens, output.generated, logprobs) if output.finished else None
+            outputs.append(Output(output.request, output.token, piece, finished, told))
 
         with self._lock:
             try:

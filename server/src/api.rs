@@ -2,18 +2,21 @@
 //!
 //! A field is taken out of the document by its name; what is left over is refused, unless its value asks for nothing.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
 use bitnet_gpu::session::Finish;
-use bitnet_gpu::text::{Grammar, Message, SamplingParams};
+use bitnet_gpu::text::{Grammar, Message, SamplingParams, TextError};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::Settings;
+use crate::logprobs::{self, Entry};
 use crate::reply::Refusal;
 
-/// Most prompts of one request, and most of its stop strings.
+/// Most prompts of one request, most of its choices, and most of its stop strings.
 const PROMPTS_MOST: usize = 64;
+const CHOICES_MOST: usize = 128;
 const STOPS_MOST: usize = 16;
 
 /// Whether a value asks for nothing.
@@ -21,15 +24,9 @@ type Neutral = fn(&Value) -> bool;
 
 /// Fields that are fine with values that ask for nothing, or for nothing that changes a text.
 const NEUTRAL: &[(&str, Neutral)] = &[
-    ("n", |v| v == 1),
     ("best_of", |v| v == 1),
-    ("presence_penalty", |v| v.as_f64() == Some(0.0)),
-    ("frequency_penalty", |v| v.as_f64() == Some(0.0)),
     ("echo", |v| v == false),
-    ("logprobs", |v| v == false),
-    ("top_logprobs", |v| v == 0),
     ("suffix", |v| v == ""),
-    ("logit_bias", |v| v == &json!({})),
     ("tools", |v| v == &json!([])),
     ("functions", |v| v == &json!([])),
     ("tool_choice", |v| v == "none"),
@@ -51,9 +48,14 @@ pub(crate) enum Prompt {
 /// A request, checked but for what the model knows.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// One of each choice.
     pub(crate) prompts: Vec<Prompt>,
+    /// Choices of each.
+    pub(crate) n: usize,
     pub(crate) params: SamplingParams,
+    /// Whether choices begin with their prompts.
+    pub(crate) echo: bool,
+    /// Whether they end with them: a text of no tokens.
+    pub(crate) nothing: bool,
     /// What an answer may hold, as the client thinks.
     pub(crate) prediction: Option<String>,
     pub(crate) stream: bool,
@@ -213,6 +215,17 @@ impl Asked {
         if chat {
             fields.set("max_completion_tokens", &mut params.max_tokens)?;
         }
+        let n = fields.take("n")?.unwrap_or(1);
+        if !(1..=CHOICES_MOST).contains(&n) || n * prompts.len() > CHOICES_MOST {
+            let words = format!(
+                "n = {n}; at least 1, and {CHOICES_MOST} choices of all prompts are allowed"
+            );
+            return Err(Refusal::field("n", words));
+        }
+        let echo = !chat && fields.take("echo")?.unwrap_or(false);
+        let nothing = echo && params.max_tokens == 0;
+        // What a text of no tokens is told of its prompt comes with a token that nobody asked for.
+        params.max_tokens += usize::from(nothing);
         let prediction = if chat { fields.take("prediction")? } else { None };
         let prediction = prediction.map(|Prediction::Content { content }| content.text());
         fields.set("temperature", &mut params.temperature)?;
@@ -220,6 +233,11 @@ impl Asked {
         fields.set("top_k", &mut params.top_k)?;
         fields.set("min_p", &mut params.min_p)?;
         fields.set("repetition_penalty", &mut params.repetition_penalty)?;
+        fields.set("presence_penalty", &mut params.presence_penalty)?;
+        fields.set("frequency_penalty", &mut params.frequency_penalty)?;
+        params.logit_bias = biases(&mut fields)?;
+        params.logprobs = logprobs_asked(&mut fields, chat)?;
+        params.prompt_logprobs = params.logprobs.filter(|_| echo);
         fields.set("seed", &mut params.seed)?;
         fields.set("ignore_eos", &mut params.ignore_eos)?;
         if let Some(stop) = fields.take::<OneOrMore<String>>("stop")? {
@@ -232,13 +250,19 @@ impl Asked {
         grammar(&mut fields, &mut params)?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let options = fields.take::<StreamOptions>("stream_options")?;
+        if echo && stream {
+            return Err(Refusal::field("echo", "echo goes without stream"));
+        }
         if options.is_some() && !stream {
             return Err(Refusal::field("stream_options", "stream_options go with stream = true"));
         }
         fields.end()?;
-        params.validate().map_err(|error| Refusal::bad(error.to_string()))?;
+        params.validate().map_err(|error| match error {
+            TextError::Setting { name, .. } => Refusal::field(name, error.to_string()),
+            _ => Refusal::bad(error.to_string()),
+        })?;
         let usage = options.unwrap_or_default().include_usage;
-        Ok(Self { prompts, params, prediction, stream, usage, chat })
+        Ok(Self { prompts, n, params, echo, nothing, prediction, stream, usage, chat })
     }
 }
 
@@ -257,6 +281,43 @@ fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>, Refusal> {
         return Err(Refusal::field("prompt", words));
     }
     Ok(prompts)
+}
+
+/// Takes what is added to logits: of each id, as a text.
+fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
+    let asked = fields.take::<BTreeMap<String, f32>>("logit_bias")?.unwrap_or_default();
+    let bias = |(id, bias): (String, f32)| {
+        let id = id.parse().map_err(|_| {
+            Refusal::field("logit_bias", format!("logit_bias: {id:?} is no id of a token"))
+        })?;
+        Ok((id, bias))
+    };
+    asked.into_iter().map(bias).collect()
+}
+
+/// Takes how many of the most likely tokens are told at each place, if any are.
+fn logprobs_asked(fields: &mut Fields, chat: bool) -> Result<Option<u32>, Refusal> {
+    if !chat {
+        // Some clients say false.
+        return Ok(match fields.take::<NumberOrNot>("logprobs")? {
+            Some(NumberOrNot::Number(top)) => Some(top),
+            Some(NumberOrNot::Not(true)) => Some(0),
+            Some(NumberOrNot::Not(false)) | None => None,
+        });
+    }
+    let logprobs = fields.take("logprobs")?.unwrap_or(false);
+    let top = fields.take::<u32>("top_logprobs")?;
+    if top.is_some_and(|top| top > 0) && !logprobs {
+        return Err(Refusal::field("top_logprobs", "top_logprobs go with logprobs = true"));
+    }
+    Ok(logprobs.then(|| top.unwrap_or(0)))
+}
+
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "a number of tokens")]
+enum NumberOrNot {
+    Number(u32),
+    Not(bool),
 }
 
 fn messages(fields: &mut Fields) -> Result<Vec<Prompt>, Refusal> {
@@ -380,13 +441,25 @@ impl Answer {
         document
     }
 
-    /// The whole answer: of each choice its text and why it ended.
-    pub(crate) fn whole(&self, choices: Vec<(String, &str)>, usage: Usage) -> Value {
-        let choices = choices.into_iter().enumerate().map(|(index, (text, finish))| match self.chat {
-            true => json!({
-                "index": index, "message": {"role": "assistant", "content": text}, "logprobs": null, "finish_reason": finish,
-            }),
-            false => json!({"index": index, "text": text, "logprobs": null, "finish_reason": finish}),
+    /// The log probabilities of a choice or of an event of it, null where there are none.
+    fn told(&self, entries: Option<&[Entry]>, offset: usize) -> Value {
+        entries.map_or(Value::Null, |entries| logprobs::document(entries, self.chat, offset))
+    }
+
+    /// The whole answer: of each choice its text, what is told of it, and why it ended.
+    pub(crate) fn whole(
+        &self,
+        choices: Vec<(String, Option<Vec<Entry>>, &str)>,
+        usage: Usage,
+    ) -> Value {
+        let choices = choices.into_iter().enumerate().map(|(index, (text, entries, finish))| {
+            let told = self.told(entries.as_deref(), 0);
+            match self.chat {
+                true => json!({
+                    "index": index, "message": {"role": "assistant", "content": text}, "logprobs": told, "finish_reason": finish,
+                }),
+                false => json!({"index": index, "text": text, "logprobs": told, "finish_reason": finish}),
+            }
         });
         self.document(false, choices.collect(), Some(usage.document()))
     }
@@ -397,15 +470,22 @@ impl Answer {
         self.document(true, json!([choice]), None)
     }
 
-    /// An event: more text of a choice, and why it ended if it did.
-    pub(crate) fn piece(&self, index: usize, text: &str, finish: Option<&str>) -> Value {
+    /// An event: more text of a choice, what is told of its token, which stands behind so many characters, and why the text ended if it did.
+    pub(crate) fn piece(
+        &self,
+        index: usize,
+        text: &str,
+        (entry, offset): (Option<&Entry>, usize),
+        finish: Option<&str>,
+    ) -> Value {
+        let told = self.told(entry.map(std::slice::from_ref), offset);
         let choice = match self.chat {
-            true if text.is_empty() => {
-                json!({"index": index, "delta": {}, "finish_reason": finish})
+            true => {
+                let delta = if text.is_empty() { json!({}) } else { json!({"content": text}) };
+                json!({"index": index, "delta": delta, "logprobs": told, "finish_reason": finish})
             }
-            true => json!({"index": index, "delta": {"content": text}, "finish_reason": finish}),
             false => {
-                json!({"index": index, "text": text, "logprobs": null, "finish_reason": finish})
+                json!({"index": index, "text": text, "logprobs": told, "finish_reason": finish})
             }
         };
         self.document(true, json!([choice]), None)
@@ -435,8 +515,9 @@ mod tests {
             }),
             false,
         );
-        let Asked { prompts, params, prediction, stream, usage, chat } = asked.expect("a request");
-        assert_eq!(prediction, None);
+        let Asked { prompts, n, params, echo, prediction, stream, usage, chat, .. } =
+            asked.expect("a request");
+        assert_eq!((prediction, n, echo, params.logprobs), (None, 1, false, None));
         assert!(matches!(&prompts[..], [Prompt::Text(a), Prompt::Text(b)] if a == "a" && b == "b"));
         assert_eq!((params.max_tokens, params.seed, params.top_k), (7, 9, 3));
         assert_eq!((params.temperature, params.top_p, params.min_p), (0.5, 0.9, 0.1));
@@ -465,6 +546,32 @@ mod tests {
         assert_eq!((asked.params.max_tokens, asked.prediction.as_deref()), (5, Some("so")));
         let Prompt::Chat(messages) = &asked.prompts[0] else { panic!("a conversation") };
         assert_eq!((&*messages[1].role, &*messages[1].content), ("user", "ab"));
+    }
+
+    #[test]
+    fn what_is_told_and_added_is_taken() {
+        let asked = read(
+            json!({
+                "prompt": "a", "n": 3, "echo": true, "max_tokens": 0, "logprobs": 2, "presence_penalty": 0.5, "frequency_penalty": -2,
+                "logit_bias": {"17": -100, "3": 1.5},
+            }),
+            false,
+        );
+        let Asked { n, params, echo, nothing, .. } = asked.expect("a request");
+        assert_eq!((n, echo, nothing, params.max_tokens), (3, true, true, 1));
+        assert_eq!((params.logprobs, params.prompt_logprobs), (Some(2), Some(2)));
+        assert_eq!((params.presence_penalty, params.frequency_penalty), (0.5, -2.0));
+        assert_eq!(params.logit_bias, [(17, -100.0), (3, 1.5)]);
+        let said = json!([{"role": "user", "content": "a"}]);
+        let chat = json!({"messages": said, "logprobs": true, "top_logprobs": 20, "n": 2});
+        let Asked { n, params, .. } = read(chat, true).expect("a request");
+        assert_eq!((n, params.logprobs, params.prompt_logprobs), (2, Some(20), None));
+        for (logprobs, expected) in
+            [(json!(0), Some(0)), (json!(false), None), (json!(true), Some(0))]
+        {
+            let asked = read(json!({"prompt": "a", "logprobs": logprobs}), false);
+            assert_eq!(asked.expect("a request").params.logprobs, expected);
+        }
     }
 
     #[test]
@@ -538,10 +645,19 @@ mod tests {
             (json!({"prompt": {"a": 1}}), "prompt"),
             (json!({"prompt": [-1]}), "prompt"),
             (json!({"prompt": "a", "model": "other"}), "model"),
-            (json!({"prompt": "a", "n": 2}), "n"),
+            (json!({"prompt": "a", "n": 0}), "n"),
+            (json!({"prompt": "a", "n": 129}), "n"),
+            (json!({"prompt": ["a", "b"], "n": 65}), "n"),
+            (json!({"prompt": "a", "best_of": 2}), "best_of"),
             (json!({"prompt": "a", "n": 1.5}), "n"),
-            (json!({"prompt": "a", "logprobs": 5}), "logprobs"),
-            (json!({"prompt": "a", "presence_penalty": 0.5}), "presence_penalty"),
+            (json!({"prompt": "a", "logprobs": 21}), "logprobs"),
+            (json!({"prompt": "a", "logprobs": -1}), "logprobs"),
+            (json!({"prompt": "a", "top_logprobs": 1}), "top_logprobs"),
+            (json!({"prompt": "a", "presence_penalty": 2.5}), "presence_penalty"),
+            (json!({"prompt": "a", "logit_bias": {"1": 101}}), "logit_bias"),
+            (json!({"prompt": "a", "logit_bias": {"x": 1}}), "logit_bias"),
+            (json!({"prompt": "a", "logit_bias": [1]}), "logit_bias"),
+            (json!({"prompt": "a", "echo": true, "stream": true}), "echo"),
             (json!({"prompt": "a", "max_tokens": -1}), "max_tokens"),
             (json!({"prompt": "a", "max_tokens": 1e30}), "max_tokens"),
             (json!({"prompt": "a", "seed": "x"}), "seed"),
@@ -574,6 +690,10 @@ mod tests {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}),
             json!({"messages": [{"role": "user", "content": "a"}], "prompt": "a"}),
             json!({"messages": [{"role": "user", "content": "a"}], "tools": [{}]}),
+            json!({"messages": [{"role": "user", "content": "a"}], "echo": true}),
+            json!({"messages": [{"role": "user", "content": "a"}], "logprobs": 3}),
+            json!({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3}),
+            json!({"messages": [{"role": "user", "content": "a"}], "logprobs": true, "top_logprobs": 21}),
         ] {
             assert_eq!(read(document, true).expect_err("a refusal").status, 400);
         }

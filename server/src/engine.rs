@@ -8,38 +8,54 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bitnet_gpu::model::ModelError;
-use bitnet_gpu::session::{BatchEngine, Finish, RequestId, SessionError};
-use bitnet_gpu::text::SamplingParams;
+use bitnet_gpu::session::{BatchEngine, Finish, RequestId, SessionError, TokenLogprobs};
+use bitnet_gpu::text::{SamplingParams, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Settings;
 use crate::api::{Prompt, Usage};
+use crate::logprobs::Entry;
 use crate::metrics::{Metrics, add};
 use crate::reply::Refusal;
 
 /// What a request gets.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// More text; may be empty.
-    Piece(String),
+    /// More text; may be empty. And what is told of its token, if that was asked for.
+    Piece(String, Option<Entry>),
     /// The end, behind the last piece.
-    End { finish: Finish, usage: Usage },
+    End { finish: Finish, usage: Usage, echo: Option<Echo> },
     /// Nothing, or nothing more.
     Refused(Refusal),
 }
 
+/// A prompt as it is given back, and what is told of it.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One text that is asked for.
+pub(crate) struct Request {
+    pub(crate) prompt: Prompt,
+    pub(crate) params: SamplingParams,
+    pub(crate) echo: bool,
+    pub(crate) reply: UnboundedSender<Event>,
+}
+
 /// A request that waits for its place.
 struct Job {
-    prompt: Prompt,
-    params: SamplingParams,
+    request: Request,
     prediction: Option<String>,
-    reply: UnboundedSender<Event>,
     since: Instant,
 }
 
 /// A request in the batch.
 struct Running {
     id: RequestId,
+    /// Its prompt, where that is given back.
+    echo: Option<Vec<u32>>,
     reply: UnboundedSender<Event>,
 }
 
@@ -66,8 +82,7 @@ impl Shared {
     /// Queues requests that belong together, or none of them.
     pub(crate) fn submit(
         &self,
-        requests: Vec<(Prompt, UnboundedSender<Event>)>,
-        params: &SamplingParams,
+        requests: Vec<Request>,
         prediction: Option<&str>,
     ) -> Result<(), Refusal> {
         let (count, most) = (requests.len(), self.common.settings.queue);
@@ -76,9 +91,9 @@ impl Shared {
         if waiting.try_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
             return Err(Refusal::busy(format!("{most} requests are waiting already; try again")));
         }
-        for (prompt, reply) in requests {
-            let (params, prediction) = (params.clone(), prediction.map(str::to_owned));
-            let job = Job { prompt, params, prediction, reply, since: Instant::now() };
+        for request in requests {
+            let prediction = prediction.map(str::to_owned);
+            let job = Job { request, prediction, since: Instant::now() };
             if self.jobs.send(job).is_err() {
                 return Err(Refusal::failed("the engine has ended; start the server again"));
             }
@@ -143,7 +158,7 @@ impl Work {
     fn forget_who_left(&mut self) {
         let (common, waiting) = (&self.common, &mut self.waiting);
         waiting.retain(|job| {
-            let stays = !job.reply.is_closed();
+            let stays = !job.request.reply.is_closed();
             if !stays {
                 add(&common.metrics.abandoned, 1);
                 common.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -170,9 +185,10 @@ impl Work {
     fn admit(&mut self) {
         while let Some(job) = self.waiting.pop_front() {
             match self.add(&job) {
-                Ok(id) => {
+                Ok((id, ids)) => {
                     self.leaves();
-                    self.running.push(Running { id, reply: job.reply });
+                    let Request { echo, reply, .. } = job.request;
+                    self.running.push(Running { id, echo: echo.then_some(ids), reply });
                 }
                 // What has no place in an empty batch never has one.
                 Err(error) if error.is_full() && !self.running.is_empty() => {
@@ -181,7 +197,7 @@ impl Work {
                 }
                 Err(error) => {
                     self.leaves();
-                    refuse(&job.reply, refusal(&error));
+                    refuse(&job.request.reply, refusal(&error));
                 }
             }
         }
@@ -190,24 +206,25 @@ impl Work {
             let Some(job) = self.waiting.pop_front() else { break };
             self.leaves();
             let words = format!("no place was free for {} s; try again", patience.as_secs());
-            refuse(&job.reply, Refusal::busy(words));
+            refuse(&job.request.reply, Refusal::busy(words));
         }
     }
 
-    fn add(&mut self, job: &Job) -> Result<RequestId, SessionError> {
-        let ids = match &job.prompt {
-            Prompt::Text(text) => &self.engine.encode(text)?,
-            Prompt::Chat(messages) => &self.engine.encode_chat(messages)?,
-            Prompt::Ids(ids) => ids,
+    /// Adds a request; returns its prompt too.
+    fn add(&mut self, job: &Job) -> Result<(RequestId, Vec<u32>), SessionError> {
+        let ids = match &job.request.prompt {
+            Prompt::Text(text) => self.engine.encode(text)?,
+            Prompt::Chat(messages) => self.engine.encode_chat(messages)?,
+            Prompt::Ids(ids) => ids.clone(),
         };
         let expected =
             job.prediction.as_deref().map(|text| self.engine.encode(text)).transpose()?;
-        let id = self.engine.add_request(ids, &job.params)?;
+        let id = self.engine.add_request(&ids, &job.request.params)?;
         if let Some(expected) = expected {
             self.engine.predict(id, &expected);
         }
         add(&self.common.metrics.prompt_tokens, ids.len() as u64);
-        Ok(id)
+        Ok((id, ids))
     }
 
     fn step(&mut self) {
@@ -226,7 +243,9 @@ impl Work {
             let at = self.running.binary_search_by_key(&output.id, |request| request.id);
             let Ok(at) = at else { continue };
             // Who has left is found before the next step.
-            let _ = self.running[at].reply.send(Event::Piece(output.text));
+            let tokenizer = self.engine.tokenizer();
+            let told = output.logprobs.map(|told| Entry::new(tokenizer, output.token, Some(&told)));
+            let _ = self.running[at].reply.send(Event::Piece(output.text, told));
             if let Some(made) = output.finished {
                 add(&metrics.finished, 1);
                 add(&metrics.cached_tokens, made.stats.cached_tokens as u64);
@@ -239,8 +258,9 @@ impl Work {
                     accepted: made.stats.accepted_tokens,
                     drafted: made.stats.drafted_tokens,
                 };
-                let end = Event::End { finish: made.finish, usage };
-                ends.push((self.running.remove(at).reply, end));
+                let Running { echo, reply, .. } = self.running.remove(at);
+                let echo = echo.map(|ids| Echo::new(tokenizer, &ids, &made.prompt_logprobs));
+                ends.push((reply, Event::End { finish: made.finish, usage, echo }));
             }
         }
         // Who hears of an end finds it counted.
@@ -258,6 +278,16 @@ impl Work {
             let _ = self.engine.remove_request(request.id);
             refuse(&request.reply, refusal.clone());
         }
+    }
+}
+
+impl Echo {
+    fn new(tokenizer: Option<&Tokenizer>, ids: &[u32], told: &[TokenLogprobs]) -> Self {
+        let text = tokenizer.and_then(|tokenizer| tokenizer.decode(ids, true).ok());
+        // Nothing is told of the first one.
+        let told = std::iter::once(None).chain(told.iter().map(Some));
+        let entries = ids.iter().zip(told).map(|(&id, told)| Entry::new(tokenizer, id, told));
+        Self { text: text.unwrap_or_default(), entries: entries.collect() }
     }
 }
 

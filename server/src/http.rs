@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bitnet_gpu::text::SamplingParams;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::header::{self, HeaderValue};
@@ -20,8 +21,9 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::api::{Answer, Asked, Usage, reason};
-use crate::engine::{Event, Shared};
+use crate::api::{Answer, Asked, Prompt, Usage, reason};
+use crate::engine::{Echo, Event, Request as Job, Shared};
+use crate::logprobs::Entry;
 use crate::metrics::add;
 use crate::reply::Refusal;
 
@@ -185,16 +187,22 @@ async fn complete(
 ) -> Result<Reply, Refusal> {
     let settings = &shared.common.settings;
     let body = body(request).await?;
-    let Asked { prompts, params, prediction, stream, usage, chat } =
+    let Asked { prompts, n, params, echo, nothing, prediction, stream, usage, chat } =
         Asked::read(&body, chat, settings)?;
+    let told = params.logprobs.is_some();
+    // Those of one prompt by seeds that follow each other.
+    let each = |prompt: Prompt| (0..n as u64).map(move |i| (prompt.clone(), i));
     let (requests, mut choices): (Vec<_>, Vec<_>) = prompts
         .into_iter()
-        .map(|prompt| {
-            let (sender, events) = unbounded_channel();
-            ((prompt, sender), Choice { events, state: State::Begins })
+        .flat_map(each)
+        .map(|(prompt, i)| {
+            let (reply, events) = unbounded_channel();
+            let params = SamplingParams { seed: params.seed.wrapping_add(i), ..params.clone() };
+            let choice = Choice { events, state: State::Begins, offset: 0 };
+            (Job { prompt, params, echo, reply }, choice)
         })
         .unzip();
-    shared.submit(requests, &params, prediction.as_deref())?;
+    shared.submit(requests, prediction.as_deref())?;
     let answer = Answer {
         id: format!("{}-{:016x}", if chat { "chatcmpl" } else { "cmpl" }, number()),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -225,19 +233,29 @@ async fn complete(
     }
     let (mut texts, mut total) = (Vec::new(), Usage::default());
     for choice in &mut choices {
-        let mut text = String::new();
+        let (mut text, mut entries) = (String::new(), Vec::new());
         let finish = loop {
             match choice.events.recv().await {
-                Some(Event::Piece(piece)) => text += &piece,
-                Some(Event::End { finish, usage }) => {
-                    total.add(usage);
+                Some(Event::Piece(..)) if nothing => {}
+                Some(Event::Piece(piece, entry)) => {
+                    text += &piece;
+                    entries.extend(entry);
+                }
+                Some(Event::End { finish, usage, echo }) => {
+                    let generated = if nothing { 0 } else { usage.generated };
+                    total.add(Usage { generated, ..usage });
+                    if let Some(Echo { text: prompt, entries: of_prompt }) = echo {
+                        text.insert_str(0, &prompt);
+                        entries.splice(0..0, of_prompt);
+                    }
                     break finish;
                 }
                 Some(Event::Refused(refusal)) => return Err(refusal),
                 None => return Err(Refusal::failed("the engine has ended")),
             }
         };
-        texts.push((text, reason(finish)));
+        let finish = if nothing { "length" } else { reason(finish) };
+        texts.push((text, told.then_some(entries), finish));
     }
     Ok(document(&answer.whole(texts, total)))
 }
@@ -253,6 +271,8 @@ fn number() -> u64 {
 struct Choice {
     events: UnboundedReceiver<Event>,
     state: State,
+    /// Characters of the tokens that were told.
+    offset: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -288,12 +308,16 @@ impl Events {
         }
         match event {
             // Half a character, or what may be a stop string.
-            Event::Piece(text) if text.is_empty() => {}
-            Event::Piece(text) => push(out, &self.answer.piece(index, &text, None)),
-            Event::End { finish, usage } => {
+            Event::Piece(text, None) if text.is_empty() => {}
+            Event::Piece(text, entry) => {
+                let told = (entry.as_ref(), choice.offset);
+                choice.offset += entry.as_ref().map_or(0, Entry::chars);
+                push(out, &self.answer.piece(index, &text, told, None));
+            }
+            Event::End { finish, usage, .. } => {
                 choice.state = State::Ended;
                 self.total.add(usage);
-                push(out, &self.answer.piece(index, "", Some(reason(finish))));
+                push(out, &self.answer.piece(index, "", (None, 0), Some(reason(finish))));
             }
             // The status is out already.
             Event::Refused(refusal) => {

@@ -14,6 +14,7 @@
 mod api;
 mod engine;
 mod http;
+mod logprobs;
 mod metrics;
 mod reply;
 

@@ -279,6 +279,8 @@ const SLOW: &[&str] = &[
     "decode_layers::lane::many_rows_on_one_table",
     "decode_layers::lane::many_steps_of_rows",
     // Hundreds of texts of a whole model: on the CPU lane, and on a GPU.
+    "extras::prompts_are_told",
+    "extras::texts_are_what_plain_logits_say",
     "grammar::texts_are_what_a_search_through_all_logits_picks",
     "image_quant::lane::listed_shapes",
     "kv_append::lane::listed_shapes",

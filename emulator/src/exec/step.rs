@@ -155,6 +155,12 @@ impl<'a> Group<'a> {
                     words!(d, |i| (a[i] as f32).to_bits());
                 }
             }
+            Op::U64FromF32 { d, a } => {
+                let a = word!(*a);
+                // What is no number has its own result, unlike that of 32 bits.
+                let cut = |x: f32| if x.is_nan() { 1 << 63 } else { x as u64 };
+                doubles!(d, |i| cut(f32::from_bits(a[i])));
+            }
             Op::SetP32 { how, d, a, b } => {
                 let (a, b) = (word!(*a), word!(*b));
                 warp.set_predicate(*d, compare32(*how, a, b), mask);

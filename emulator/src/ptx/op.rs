@@ -301,6 +301,11 @@ pub(crate) enum Op {
         d: R,
         a: R,
     },
+    /// `cvt.rzi.u64.f32`.
+    U64FromF32 {
+        d: R,
+        a: R,
+    },
     SetP32 {
         how: Compare,
         d: R,

@@ -583,6 +583,10 @@ impl Backend for CpuBackend {
     fn sample(&self, op: ops::sample::Sample<'_, Self>) -> Result<(), OpError> {
         super::products::sample(self, op)
     }
+
+    fn logprobs(&self, op: ops::logprobs::Logprobs<'_, Self>) -> Result<(), OpError> {
+        super::products::logprobs(self, op)
+    }
 }
 
 #[cfg(test)]

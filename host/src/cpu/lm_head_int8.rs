@@ -218,7 +218,7 @@ mod tests {
                 let drawn = |v: usize| if left && v < vocab { adjusted(v) } else { ANY };
                 let want =
                     Output::floats("adjusted", &[1, len], &(0..len).map(drawn).collect::<Vec<_>>());
-                let token = sample::pick(&lm_head::lm_head(table, x, 1), marks, &params, 0);
+                let token = sample::pick(&lm_head::lm_head(table, x, 1), marks, &[], &params, 0);
                 every_backend(|backend| {
                     let found = run(backend, &inputs).expect("the case runs");
                     assert!(found.contains(&want), "{vocab} {k} {element:?} {top_k}");

@@ -19,6 +19,7 @@ mod products;
 pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
+pub mod logprobs;
 pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;

@@ -3,6 +3,7 @@
 
 use contract::conv2d::{ABSENT, finish};
 use contract::lm_head_int8::input_words;
+use contract::logprobs::ENTRY_WORDS;
 use contract::sample::{SampleParams, adjusted_len, groups};
 use contract::w2a8::act_bytes;
 
@@ -395,6 +396,12 @@ pub(super) fn sample(
                 params: &params,
                 state: &mut state,
                 marks: &mut sampler.marks.as_mut_slice()[row * vocab..][..vocab],
+                bias: match &mut sampler.bias {
+                    Some(bias) if row * vocab < bias.as_slice().len() => {
+                        &mut bias.as_mut_slice()[row * vocab..][..vocab]
+                    }
+                    _ => &mut [],
+                },
                 adjusted: &mut sampler.adjusted.as_mut_slice()[row * adjusted_len..][..vocab],
                 scratch: &mut hold(&cpu.scratch),
                 out: &mut out.0[row * log_len..][..log_len],
@@ -402,6 +409,35 @@ pub(super) fn sample(
         );
         words.copy_from_slice(&state_words(&state));
     }
+    Ok(())
+}
+
+pub(super) fn logprobs(
+    cpu: &CpuBackend,
+    op: ops::logprobs::Logprobs<'_, CpuBackend>,
+) -> Result<(), OpError> {
+    op.check()?;
+    let ops::logprobs::Logprobs { logits, vocab, first, rows, ring, .. } = op;
+    let word = |of: ops::RowWords<'_, CpuBackend>, row: usize| {
+        of.words.as_slice()[of.at + row * of.stride]
+    };
+    let asked = |row| (word(op.ids, row), word(op.steps, row), word(op.wanted, row));
+    let entries = op.out.0[first * ring * ENTRY_WORDS..].chunks_mut(ring * ENTRY_WORDS);
+    let last = &mut op.last.as_mut_slice()[first..];
+    let mut rows: Vec<_> = entries.zip(last).take(rows).collect();
+    cpu.threads.run_pieces(&mut rows, 1, |row, of_row| {
+        for (entries, last) in of_row {
+            let (id, step, wanted) = asked(row);
+            if wanted == 0 || step == 0 || step == **last {
+                continue;
+            }
+            **last = step;
+            let entry = (step - 1) as usize % ring * ENTRY_WORDS;
+            let entry = &mut entries[entry..][..ENTRY_WORDS];
+            let logits = &logits.as_slice()[row * vocab..][..vocab];
+            super::logprobs::entry(cpu.simd, logits, id, step, wanted, entry);
+        }
+    });
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use contract::num::order_key;
 use contract::sample::{
-    SEEN, SampleParams, StepState, counted, penalise, random, rank, rank_index, scale_random,
-    temper, top_p_target, weight,
+    BIASED, SEEN, SampleParams, StepState, counted, given, lowered, penalise, random, rank,
+    rank_index, scale_random, temper, top_p_target, weight,
 };
 
 use super::simd::vectorised;
@@ -32,6 +32,8 @@ pub struct Sampler<'a> {
     pub state: &'a mut StepState,
     /// What is known of each token.
     pub marks: &'a mut [u8],
+    /// What is added to the logits of tokens that are marked so; empty: none are.
+    pub bias: &'a mut [f32],
     /// As long as the logits: they, after penalty and temperature.
     pub adjusted: &'a mut [f32],
     /// Lists.
@@ -42,11 +44,11 @@ pub struct Sampler<'a> {
 
 /// Picks the next token and moves the sequence on; nothing at all once it is done.
 pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_>) {
-    let Sampler { params, state, marks, adjusted, scratch, out } = sampler;
+    let Sampler { params, state, marks, bias, adjusted, scratch, out } = sampler;
     if state.done != 0 {
         return;
     }
-    let best = adjust(threads, simd, logits, params, marks, adjusted);
+    let best = adjust(threads, simd, logits, params, (marks, bias), adjusted);
     let token = if params.temperature > 0.0 {
         draw(threads, simd, adjusted, best, params, state.step, scratch)
     } else {
@@ -55,7 +57,17 @@ pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_
     if let Some(out) = out.get_mut(state.step as usize) {
         *out = token;
     }
-    marks[token as usize] = SEEN;
+    let mark = &mut marks[token as usize];
+    *mark = match bias.get_mut(token as usize) {
+        None => SEEN,
+        Some(bias) => {
+            if params.lowers() {
+                let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
+                *bias = lowered(*mark, *bias, presence, frequency);
+            }
+            given(*mark, params.lowers())
+        }
+    };
     let stops = params.stop_ids.iter().take(params.stop_len as usize);
     let step = state.step.wrapping_add(1);
     let done = step >= params.max_steps || stops.into_iter().any(|&id| id == token);
@@ -65,10 +77,14 @@ pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_
 
 vectorised! {
     /// Adjusts some logits and returns their largest key.
-    fn adjust_part(params: &SampleParams, logits: &[f32], marks: &[u8], adjusted: &mut [f32]) -> u32 {
+    fn adjust_part(params: &SampleParams, logits: &[f32], marks: &[u8], bias: &[f32], adjusted: &mut [f32]) -> u32 {
         let mut top = 0;
-        for ((x, logit), marks) in adjusted.iter_mut().zip(logits).zip(marks) {
-            let penalised = penalise(*logit, counted(*marks, params.repetition_penalty), params.repetition_penalty);
+        for (i, ((x, logit), marks)) in adjusted.iter_mut().zip(logits).zip(marks).enumerate() {
+            let marks = counted(*marks, params.repetition_penalty);
+            let mut penalised = penalise(*logit, marks, params.repetition_penalty);
+            if marks & BIASED != 0 {
+                penalised += bias.get(i).copied().unwrap_or(0.0);
+            }
             *x = temper(penalised, params.temperature);
             top = order_key(*x).max(top);
         }
@@ -91,14 +107,15 @@ fn adjust(
     simd: Simd,
     logits: &[f32],
     params: &SampleParams,
-    marks: &[u8],
+    (marks, bias): (&[u8], &[f32]),
     adjusted: &mut [f32],
 ) -> u32 {
     let best = AtomicU64::new(0);
     threads.run_pieces(adjusted, TASK, |i, adjusted| {
         let first = i * TASK;
         let part = first..first + adjusted.len();
-        let top = adjust_part(simd, params, &logits[part.clone()], &marks[part], adjusted);
+        let (logits, marks, bias) = (&logits[part.clone()], &marks[part], bias.get(first..));
+        let top = adjust_part(simd, params, logits, marks, bias.unwrap_or(&[]), adjusted);
         if let Some(at) = adjusted.iter().position(|x| order_key(*x) == top) {
             best.fetch_max(rank(adjusted[at], (first + at) as u32), Ordering::Relaxed);
         }
@@ -179,6 +196,8 @@ mod tests {
         every_way(|threads, simd| {
             let mut marks = Seeded::new(seed).marks(vocab);
             let mut want_marks = marks.clone();
+            let mut bias = Seeded::new(seed + 1).floats(vocab, 4.0);
+            let mut want_bias = bias.clone();
             let (mut state, mut want_state) = (StepState::default(), StepState::default());
             let (mut out, mut want_out) = ([u32::MAX; 3], [u32::MAX; 3]);
             let (mut adjusted, mut scratch) = (vec![0.0; vocab], Scratch::default());
@@ -188,15 +207,24 @@ mod tests {
                     params,
                     state: &mut state,
                     marks: &mut marks,
+                    bias: &mut bias,
                     adjusted: &mut adjusted,
                     scratch: &mut scratch,
                     out: &mut out,
                 };
                 sample(threads, simd, &logits, sampler);
-                reference::sample(&logits, params, &mut want_marks, &mut want_state, &mut want_out);
+                reference::sample(
+                    &logits,
+                    params,
+                    &mut want_marks,
+                    &mut want_bias,
+                    &mut want_state,
+                    &mut want_out,
+                );
                 assert_eq!(state, want_state, "{vocab} {params:?}");
             }
             assert_eq!((out, &marks), (want_out, &want_marks), "{vocab} {params:?}");
+            assert_eq!(bias, want_bias, "{vocab} {params:?}");
         });
     }
 
@@ -213,7 +241,7 @@ mod tests {
     fn stops_at_a_stop_id_or_the_last_step_and_then_changes_nothing() {
         let mut stop = reference::GREEDY;
         (stop.stop_ids[1], stop.stop_len) =
-            (reference::pick(&reference::logits(50, 9), &[0; 50], &stop, 0), 2);
+            (reference::pick(&reference::logits(50, 9), &[0; 50], &[], &stop, 0), 2);
         check(50, &stop, 9);
         check(50, &SampleParams { max_steps: 2, ..reference::GREEDY }, 9);
     }
@@ -229,6 +257,7 @@ mod tests {
                 params: &params,
                 state: &mut state,
                 marks: &mut marks,
+                bias: &mut [],
                 adjusted: &mut adjusted,
                 scratch: &mut scratch,
                 out: &mut out,

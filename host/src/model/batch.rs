@@ -7,17 +7,20 @@
 //! alone: no operation sees another row. With attention on tensor cores they are within its bound, and depend on how many rows a step has.
 
 mod drafts;
+mod extras;
 mod prompts;
+mod slot;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use contract::attention_paged::{ABSENT, NO_PAGE, PAGE};
-use contract::sample::{SampleParams, StepState};
+use contract::sample::StepState;
 
-use super::bitnet::{Next, SMALLEST_RECORDING, check_tokens};
+use super::bitnet::Next;
+use super::logprobs::{LogprobLog, Way};
 use super::pages::PagePool;
-use super::{Model, ModelError, PageUsage};
+use super::{Model, PageUsage};
 use crate::layers::{Activations, PagedPart, Past};
 use crate::ops::attention_paged::{
     PageCopies, PageType, PagedCache, PagedRows, PagedRuns, PagedScratch, PagedSplit, PagedStep,
@@ -40,6 +43,9 @@ pub const MAX_DRAFT_ROWS: usize = 256;
 const LOOKS: u32 = 256;
 
 pub use drafts::Draft;
+use extras::PromptLog;
+pub(crate) use slot::Needs;
+use slot::{Size, Slot, class, reach};
 
 /// What a batch is made for.
 #[derive(Clone, Copy, Debug)]
@@ -64,57 +70,6 @@ pub struct BatchOptions {
     pub one_kernel: bool,
     /// Rows that [`Model::verify`] runs at once at most, up to [`MAX_DRAFT_ROWS`] and `chunk`; 0 for who has no drafts.
     pub draft_rows: usize,
-}
-
-/// A sequence in its slot.
-struct Slot {
-    pages: Vec<u32>,
-    prompt: Vec<u32>,
-    /// Tokens of the prompt that have run.
-    ran: usize,
-    /// Those of them whose pages were there.
-    cached: usize,
-    /// Tokens that the sampler was asked for: none before all of the prompt has run.
-    queued: usize,
-    /// Tokens that it gives at most.
-    limit: usize,
-    params: SampleParams,
-    /// Whether its sampler is told between steps what is known of each token.
-    marked: bool,
-}
-
-impl Slot {
-    /// Whether `token` ends it.
-    fn stops(&self, token: u32) -> bool {
-        self.params.stop_ids[..self.params.stop_len as usize].contains(&token)
-    }
-}
-
-/// What a sequence takes, known before it is added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Needs {
-    /// Tokens that it gives at most.
-    pub(crate) limit: usize,
-    /// Pages for the prompt and all of them.
-    pub(crate) pages: usize,
-}
-
-impl Needs {
-    /// What `prompt` and `params` take of a batch of a model with `vocab` tokens.
-    ///
-    /// # Errors
-    /// A prompt that is empty or does not fit the context, ids outside of the vocabulary.
-    pub(crate) fn of(
-        vocab: usize,
-        capacity: usize,
-        prompt: &[u32],
-        params: &SampleParams,
-    ) -> Result<Self, ModelError> {
-        check_tokens(vocab, prompt, 0, capacity)?;
-        // The last token that is picked is not run.
-        let limit = (capacity - prompt.len() + 1).min(params.max_steps.max(1) as usize);
-        Ok(Self { limit, pages: (prompt.len() + limit - 1).div_ceil(PAGE) })
-    }
 }
 
 /// Sequences on one backend that share pages, activations and steps.
@@ -142,6 +97,10 @@ pub struct Batch<B: Backend> {
     sampler: SampleState<B>,
     /// `[max_batch + draft_rows, capacity]`.
     tokens: B::TokenLog,
+    /// What is told of the tokens of slots.
+    told: LogprobLog<B>,
+    /// What prompts are told by, from the first one on that asks for it.
+    prompts_told: Option<PromptLog<B>>,
     /// Slots whose part of `tokens` a step that is queued may still write, though their sequences are gone.
     written: Vec<bool>,
     /// Steps recorded so far, by their size.
@@ -159,38 +118,6 @@ const TWO_TILES_REACH: usize = 1024;
 
 /// The least [`BatchOptions::prompt_share`]: fewer rows take about as long.
 const LEAST_SHARE: usize = 64;
-
-/// What a step is recorded for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Size {
-    /// The slot of the first row: that of a lone sequence, else 0; of rows of drafts, which come behind the slots, their number.
-    first: usize,
-    /// Rows.
-    m: usize,
-    /// Positions that it reaches.
-    reach: usize,
-    /// [`PagedStep::share`].
-    share: Option<usize>,
-    /// Whether next tokens are found by the stored head: where most are forbidden, bounds say little.
-    stored: bool,
-}
-
-/// Rows of a step in which the first `rows` slots take part: the next size that steps are recorded for.
-fn class(rows: usize, max_batch: usize) -> usize {
-    let size = match rows {
-        ..=8 => rows.next_power_of_two(),
-        9..=16 => rows.next_multiple_of(4),
-        _ => rows.next_multiple_of(8),
-    };
-    size.min(max_batch)
-}
-
-/// Positions that a step is recorded for which has to reach `needed`.
-fn reach(needed: usize, capacity: usize) -> usize {
-    // Blocks of an attention step that have no page still take a place each.
-    let step = (needed.next_power_of_two() / 8).max(SMALLEST_RECORDING);
-    needed.next_multiple_of(step).min(capacity)
-}
 
 impl<B: Backend> Batch<B> {
     /// Reserves everything that a batch of sequences of `model` needs.
@@ -247,6 +174,8 @@ impl<B: Backend> Batch<B> {
             head_input: int8.map(|table| table.input(backend, picked)).transpose()?,
             sampler: SampleState::alloc(backend, vocab, samplers)?,
             tokens: backend.alloc_tokens(samplers * capacity)?,
+            told: LogprobLog::alloc(backend, max_batch)?,
+            prompts_told: None,
             written: vec![false; max_batch],
             recordings: Vec::new(),
             pool: PagePool::new(pages),
@@ -365,7 +294,8 @@ impl<B: Backend> Batch<B> {
         let tokens = (0..gone.queued).map(|index| self.token(slot, index));
         let tokens: Vec<_> = tokens.take_while(|&token| token != B::TokenLog::EMPTY).collect();
         let ended = tokens.last().is_some_and(|&token| gone.stops(token));
-        self.written[slot] = tokens.len() < gone.queued && !ended;
+        // What is told of a token comes behind it.
+        self.written[slot] = tokens.len() < gone.queued && !ended || self.told.tells(slot);
         if self.options.prefix_cache {
             // A token that is there was picked behind the step that stored the key of the one before.
             let mut text = [&gone.prompt[..gone.ran], &tokens].concat();
@@ -449,7 +379,7 @@ impl<B: Backend> Model<B> {
 
     /// Queues a step without prompts.
     fn queue_step(&self, batch: &mut Batch<B>, size: Size, record: bool) -> Result<(), OpError> {
-        let has_logits = size.stored || self.int8.is_none();
+        let has_logits = size.way.stored || self.int8.is_none();
         batch.logits_of = if has_logits { size.first..size.first + size.m } else { 0..0 };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
             let recording = self.backend.record(|| self.step_rows(batch, size))?;
@@ -471,8 +401,8 @@ impl<B: Backend> Model<B> {
         let positions = batch.stepping().map(|(_, slot)| slot.prompt.len() + slot.queued);
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let stored = batch.stepping().any(|(_, slot)| slot.marked);
-        let size = Size { first, m, reach, share: None, stored };
+        let way = batch.way_of(0..max_batch);
+        let size = Size { first, m, reach, share: None, way };
         let together = batch.waiting.is_empty() && batch.table_of(size).is_some();
         let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
         let share = share.and_then(|p| self.backend.pages_of_block(self.heads(), p));
@@ -480,17 +410,17 @@ impl<B: Backend> Model<B> {
     }
 
     fn step_rows(&self, batch: &mut Batch<B>, size: Size) -> Result<(), OpError> {
-        let Size { first, m, stored, .. } = size;
+        let Size { first, m, way, .. } = size;
         let pending = self.run_rows(batch, Some(size), false)?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
-        let int8 = self.int8.as_ref().filter(|_| !stored);
+        let int8 = self.int8.as_ref().filter(|_| !way.stored);
         if let (Some(table), Some(input)) = (int8, head_input) {
             let next = Next { input, sampler, row: first, bounds: logits, out: tokens };
             return self.next_tokens(table, x, m, pending, next);
         }
         self.last_norm(x, m, pending)?;
         self.backend.lm_head(LmHead { x: &x.wide, x_at: 0, w: self.head(), logits, m })?;
-        self.sample_rows(batch, first, m)
+        self.sample_rows(batch, first, m, way)
     }
 
     /// Embedding and blocks of the rows of a step, if it is of `step`, and behind them of [`Batch::runs`] with `prompts`. Says whether there is an
@@ -571,8 +501,14 @@ impl<B: Backend> Model<B> {
         Ok(pending)
     }
 
-    /// The next token of `rows` sequences from slot `first` on, whose logits stand in front.
-    fn sample_rows(&self, batch: &mut Batch<B>, first: usize, rows: usize) -> Result<(), OpError> {
+    /// The next token of `rows` sequences from slot `first` on, whose logits stand in front, and what is told of it.
+    fn sample_rows(
+        &self,
+        batch: &mut Batch<B>,
+        first: usize,
+        rows: usize,
+        way: Way,
+    ) -> Result<(), OpError> {
         self.backend.sample(Sample {
             logits: &batch.logits,
             logits_at: 0,
@@ -581,20 +517,13 @@ impl<B: Backend> Model<B> {
             row: first,
             rows,
             out: &mut batch.tokens,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::class;
-
-    #[test]
-    fn a_step_has_room_for_all_and_few_sizes() {
-        let mut sizes: Vec<_> = (1..=100).map(|rows| class(rows, 100)).collect();
-        assert!((1..=100).zip(&sizes).all(|(rows, &size)| (rows..=100).contains(&size)));
-        sizes.dedup();
-        assert_eq!(sizes[..7], [1, 2, 4, 8, 12, 16, 24]);
-        assert_eq!(sizes.last(), Some(&100));
+        })?;
+        let Batch { told, logits, sampler, .. } = batch;
+        match way.logprobs {
+            true => {
+                told.tell(&self.backend, logits, sampler, (first, rows), self.config.vocab_size)
+            }
+            false => Ok(()),
+        }
     }
 }

@@ -205,7 +205,7 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// Picks a token from the sequence's logits, on the device.
+    /// Picks a token from the sequence's logits, on the device, and tells what it is [asked](Sequence::ask) to.
     ///
     /// # Errors
     /// A failed launch.
@@ -218,7 +218,13 @@ impl<B: Backend> Model<B> {
             row: 0,
             rows: 1,
             out: &mut sequence.tokens,
-        })
+        })?;
+        let (rows, vocab) = ((0, 1), self.config.vocab_size);
+        let Sequence { told, logits, sampler, way, .. } = sequence;
+        match way.logprobs {
+            true => told.tell(&self.backend, logits, sampler, rows, vocab),
+            false => Ok(()),
+        }
     }
 
     /// Queues one decode step: the sampler's token runs through the model at the sampler's
@@ -238,22 +244,24 @@ impl<B: Backend> Model<B> {
             return Err(ModelError::ContextFull { needed: pos + 1, capacity });
         }
         let reach = (pos + 1).next_power_of_two().max(SMALLEST_RECORDING).min(capacity);
-        if record && !sequence.recordings.iter().any(|r| r.0 == reach) {
+        let of = (reach, sequence.way);
+        if record && !sequence.recordings.iter().any(|r| r.0 == of) {
             let recording = self.backend.record(|| self.step(sequence, reach))?;
-            sequence.recordings.extend(recording.map(|r| (reach, r)));
+            sequence.recordings.extend(recording.map(|r| (of, r)));
         }
-        match sequence.recordings.iter().find(|r| record && r.0 == reach) {
+        match sequence.recordings.iter().find(|r| record && r.0 == of) {
             Some((_, recording)) => self.backend.replay(recording)?,
             None => self.step(sequence, reach)?,
         }
-        sequence.has_logits = self.int8.is_none();
+        sequence.has_logits = self.int8.is_none() || sequence.way.stored;
         Ok(())
     }
 
     fn step(&self, sequence: &mut Sequence<B>, reach: usize) -> Result<(), OpError> {
         let pending = self.run(sequence, Input::State, 1, reach)?;
-        let Sequence { x, head_input, sampler, logits, tokens, .. } = &mut *sequence;
-        if let (Some(table), Some(input)) = (&self.int8, head_input) {
+        let Sequence { x, head_input, sampler, logits, tokens, way, .. } = &mut *sequence;
+        let int8 = self.int8.as_ref().filter(|_| !way.stored);
+        if let (Some(table), Some(input)) = (int8, head_input) {
             let next = Next { input, sampler, row: 0, bounds: logits, out: tokens };
             return self.next_tokens(table, x, 1, pending, next);
         }

@@ -4,6 +4,7 @@
 pub mod batch;
 pub mod bitnet;
 pub mod load;
+mod logprobs;
 mod pages;
 pub mod sequence;
 
@@ -13,6 +14,7 @@ pub use bitnet::Model;
 #[cfg(feature = "cuda")]
 pub(crate) use bitnet::heads;
 pub use load::{LoadError, LoadProgress};
+pub use logprobs::{Extras, TokenLogprobs};
 pub(crate) use pages::PagePool;
 pub use pages::PageUsage;
 pub use sequence::{Sequence, SequenceOptions};

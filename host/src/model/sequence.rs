@@ -1,8 +1,9 @@
 //! What one sequence needs on the device: its cache, its activations, its sampler.
 
-use contract::sample::{SampleParams, StepState};
+use contract::sample::{SEEN, SampleParams, StepState};
 
-use super::{Model, ModelError};
+use super::logprobs::{LogprobLog, Way, biased};
+use super::{Extras, Model, ModelError, TokenLogprobs};
 use crate::layers::Activations;
 use crate::ops::attention::check_math;
 use crate::ops::decode_layers::{DecodeTable, shape};
@@ -42,8 +43,11 @@ pub struct Sequence<B: Backend> {
     pub(super) head_input: Option<B::Buf<u32>>,
     pub(super) sampler: SampleState<B>,
     pub(super) tokens: B::TokenLog,
-    /// Decode steps recorded so far, by the positions they reach.
-    pub(super) recordings: Vec<(usize, B::Recording)>,
+    /// How its next tokens are found.
+    pub(super) way: Way,
+    pub(super) told: LogprobLog<B>,
+    /// Decode steps recorded so far, by the positions they reach and how they find the next token.
+    pub(super) recordings: Vec<((usize, Way), B::Recording)>,
     options: SequenceOptions,
     vocab: usize,
 }
@@ -80,6 +84,8 @@ impl<B: Backend> Sequence<B> {
             head_input: model.int8.as_ref().map(|table| table.input(backend, 1)).transpose()?,
             sampler: SampleState::alloc(backend, config.vocab_size, 1)?,
             tokens: backend.alloc_tokens(capacity)?,
+            way: Way::default(),
+            told: LogprobLog::alloc(backend, 1)?,
             recordings: Vec::new(),
             options,
             vocab: config.vocab_size,
@@ -114,16 +120,50 @@ impl<B: Backend> Sequence<B> {
         for (index, &id) in seen.iter().enumerate() {
             let vocab = self.vocab;
             let mark = marks.get_mut(id as usize);
-            *mark.ok_or(ModelError::TokenOutOfVocabulary { id, index, vocab })? = 1;
+            *mark.ok_or(ModelError::TokenOutOfVocabulary { id, index, vocab })? = SEEN;
         }
         let state = StepState { pos: last as u32, ..StepState::default() };
         backend.write(&mut self.sampler.marks, 0, &marks)?;
         backend.write(&mut self.sampler.params, 0, &param_words(params))?;
         backend.write(&mut self.sampler.state, 0, &state_words(&state))?;
+        self.way = Way::default();
+        self.told.ask(backend, 0, None)?;
         Ok(())
     }
 
-    /// Tells the sampler what is known of each token, `[vocab]`: [`contract::sample::SEEN`] and [`contract::sample::FORBIDDEN`], which count
+    /// Asks for more of a text that was just begun, behind the tokens `seen`: before its first token is queued. What its prompt is told is not asked for here.
+    ///
+    /// # Errors
+    /// Ids outside of the vocabulary; out of memory, a failed copy.
+    pub fn ask(
+        &mut self,
+        backend: &B,
+        seen: &[u32],
+        params: &SampleParams,
+        extras: &Extras,
+    ) -> Result<(), OpError> {
+        self.way = Way::of(params, extras);
+        if self.way.bias {
+            let (marks, bias) = biased(self.vocab, seen, &extras.logit_bias)?;
+            let of_sampler = match &mut self.sampler.bias {
+                Some(bias) => bias,
+                None => self.sampler.bias.insert(backend.alloc("sampler", self.vocab)?),
+            };
+            backend.write(of_sampler, 0, &bias)?;
+            backend.write(&mut self.sampler.marks, 0, &marks)?;
+        }
+        self.told.ask(backend, 0, extras.logprobs)
+    }
+
+    /// What is told of token `index` of the text, if that was asked for and [`Sequence::tokens`] has it, not later than a dozen tokens behind it. Waits for it.
+    ///
+    /// # Errors
+    /// Whatever the queued operations failed with.
+    pub fn logprobs(&self, backend: &B, index: usize) -> Result<Option<TokenLogprobs>, OpError> {
+        self.told.wait(backend, 0, index, self.vocab)
+    }
+
+    /// Tells the sampler what is known of each token, `[vocab]`: [`SEEN`] and [`contract::sample::FORBIDDEN`], which count
     /// from the next step that is queued on, and unless [`SampleParams::repetition_penalty`] is 1.
     ///
     /// # Errors

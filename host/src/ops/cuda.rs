@@ -592,8 +592,7 @@ impl Backend for CudaBackend {
         attention_step: AttentionStep,
         bit_linear: BitLinear,
         decode_layers: DecodeLayers,
-        lm_head: LmHead,
-        lm_head_int8: LmHeadInt8,
+        lm_head: LmHead, lm_head_int8: LmHeadInt8, logprobs: Logprobs,
         lut_matmul: LutMatmul,
         sample: Sample,
     }

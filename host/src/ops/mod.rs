@@ -22,6 +22,7 @@ mod cuda;
 pub mod decode_layers;
 pub mod elementwise;
 pub mod embed;
+pub mod logprobs;
 pub mod error;
 pub mod kv_append;
 pub mod layernorm;
@@ -293,6 +294,8 @@ pub trait Backend: Sized + Send + 'static {
     fn sparse_ternary(&self, op: sparse::LinearTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
+    /// Log probabilities; see [`logprobs::Logprobs`].
+    fn logprobs(&self, op: logprobs::Logprobs<'_, Self>) -> Result<(), OpError>;
 }
 
 /// Tokens written by the sampler, readable without waiting for the queue.

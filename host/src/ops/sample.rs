@@ -16,6 +16,8 @@ pub const PARAM_WORDS: usize = size_of::<SampleParams>() / 4;
 pub const STATE_POS: usize = 0;
 /// Index of the token in a state buffer.
 pub const STATE_TOKEN: usize = 1;
+/// Index of the number of tokens that were picked.
+pub const STATE_STEP: usize = 2;
 
 /// A state as the words of its buffer.
 pub const fn state_words(state: &StepState) -> [u32; STATE_WORDS] {
@@ -37,14 +39,16 @@ pub fn param_words(params: &SampleParams) -> [u32; PARAM_WORDS] {
         params.max_steps,
         params.stop_len,
     ]);
-    words[10..].copy_from_slice(&params.stop_ids);
+    words[10..26].copy_from_slice(&params.stop_ids);
+    words[26] = params.presence_penalty.to_bits();
+    words[27] = params.frequency_penalty.to_bits();
     words
 }
 
 /// Inverse of [`param_words`].
 pub fn params_of(words: &[u32; PARAM_WORDS]) -> SampleParams {
     let mut stop_ids = [0; contract::sample::MAX_STOP_IDS];
-    stop_ids.copy_from_slice(&words[10..]);
+    stop_ids.copy_from_slice(&words[10..26]);
     SampleParams {
         seed: u64::from(words[0]) | u64::from(words[1]) << 32,
         top_p_q32: u64::from(words[2]) | u64::from(words[3]) << 32,
@@ -55,6 +59,8 @@ pub fn params_of(words: &[u32; PARAM_WORDS]) -> SampleParams {
         max_steps: words[8],
         stop_len: words[9],
         stop_ids,
+        presence_penalty: f32::from_bits(words[26]),
+        frequency_penalty: f32::from_bits(words[27]),
     }
 }
 
@@ -66,6 +72,9 @@ pub struct SampleState<B: Backend> {
     pub params: B::Buf<u32>,
     /// `[rows, vocab]`: [`contract::sample::SEEN`] for tokens of prompt and text, [`contract::sample::FORBIDDEN`] for those not to be picked.
     pub marks: B::Buf<u8>,
+    /// Of the first rows, `[rows, vocab]`: what is added to the logits of [`contract::sample::BIASED`] tokens. Rows without it have no such tokens, and no
+    /// presence and frequency penalties.
+    pub bias: Option<B::Buf<f32>>,
     /// Scratch `[rows, adjusted_len(vocab)]`.
     pub adjusted: B::Buf<f32>,
     /// Scratch `[rows, groups(vocab)]`.
@@ -89,6 +98,7 @@ impl<B: Backend> SampleState<B> {
             state: backend.alloc("sampler", rows * STATE_WORDS)?,
             params: backend.alloc("sampler", rows * PARAM_WORDS)?,
             marks: backend.alloc("sampler", rows * vocab)?,
+            bias: None,
             adjusted: backend.alloc("sampler", rows * adjusted)?,
             tops: backend.alloc("sampler", rows * groups(vocab as u32) as usize)?,
             best: backend.alloc("sampler", rows)?,
@@ -119,6 +129,9 @@ impl<B: Backend> SampleState<B> {
         dimension(op, "rows", rows, all, "1 to those of the sampler are allowed")?;
         at_least(op, "rows of the sampler", all, row.saturating_add(rows))?;
         at_least(op, "marks", self.marks.len(), all * vocab)?;
+        if let Some(bias) = self.bias.as_ref().filter(|bias| row * vocab < bias.len()) {
+            at_least(op, "bias", bias.len(), (row + rows) * vocab)?;
+        }
         at_least(op, "adjusted", self.adjusted.len(), all * adjusted_len(vocab as u32) as usize)?;
         at_least(op, "tops", self.tops.len(), all * groups(vocab as u32) as usize)?;
         at_least(op, "state", self.state.len(), all * STATE_WORDS)?;
@@ -143,6 +156,10 @@ impl SampleState<super::CudaBackend> {
             adjusted: self.adjusted.dev_ptr(stream),
             tops: self.tops.dev_ptr(stream),
             marks: self.marks.dev_ptr(stream),
+            bias: match &self.bias {
+                Some(bias) if row * vocab < bias.len() => bias.dev_ptr(stream),
+                _ => contract::launch::DevPtr::from_addr(0),
+            },
             best: self.best.dev_ptr(stream),
             params: self.params.dev_ptr(stream).cast(),
             state: self.state.dev_ptr(stream).cast(),

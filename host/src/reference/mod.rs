@@ -18,6 +18,7 @@ pub mod decode_layers;
 pub mod elementwise;
 pub mod bmm;
 pub mod embed;
+pub mod logprobs;
 pub mod kv_append;
 pub mod layernorm;
 pub mod lm_head;
@@ -78,6 +79,16 @@ impl Inputs {
     /// Marks of tokens for a sampler: half of them none, some seen, some forbidden.
     pub fn marks(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.below(6).saturating_sub(2) as u8).collect()
+    }
+
+    /// The same where tokens have a bias: every third has one, half of those were given.
+    pub fn biased_marks(&mut self, count: usize) -> Vec<u8> {
+        use contract::sample::{BIASED, GIVEN};
+        let mut marks = self.marks(count);
+        marks
+            .iter_mut()
+            .for_each(|mark| *mark |= [BIASED, BIASED | GIVEN, 0, 0, 0, 0][self.below(6)]);
+        marks
     }
 
     /// Values -1, 0 and 1.

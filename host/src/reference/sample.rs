@@ -2,8 +2,8 @@
 
 use contract::num::order_key;
 use contract::sample::{
-    SEEN, SampleParams, StepState, counted, penalise, random, scale_random, temper, top_p_target,
-    weight,
+    BIASED, SEEN, SampleParams, StepState, counted, given, lowered, penalise, random, scale_random,
+    temper, top_p_target, weight,
 };
 
 use super::Inputs;
@@ -25,6 +25,8 @@ pub const GREEDY: SampleParams = SampleParams {
     max_steps: u32::MAX,
     stop_len: 0,
     stop_ids: [0; 16],
+    presence_penalty: 0.0,
+    frequency_penalty: 0.0,
 };
 
 /// Parameters that use each filter alone, all together, and none.
@@ -70,17 +72,15 @@ pub fn logits(vocab: usize, seed: u64) -> Vec<f32> {
     logits
 }
 
-/// The token that the contract's steps give.
-pub fn pick(logits: &[f32], marks: &[u8], params: &SampleParams, step: u32) -> u32 {
+/// The token that the contract's steps give; an empty `bias` is none.
+pub fn pick(logits: &[f32], marks: &[u8], bias: &[f32], params: &SampleParams, step: u32) -> u32 {
     let x: Vec<f32> = (0..logits.len())
         .map(|i| {
-            penalise(
-                logits[i],
-                counted(marks[i], params.repetition_penalty),
-                params.repetition_penalty,
-            )
+            let marks = counted(marks[i], params.repetition_penalty);
+            let x = penalise(logits[i], marks, params.repetition_penalty);
+            let x = if marks & BIASED != 0 { x + bias[i] } else { x };
+            temper(x, params.temperature)
         })
-        .map(|x| temper(x, params.temperature))
         .collect();
     let keys: Vec<u32> = x.iter().map(|&x| order_key(x)).collect();
     let mut best = 0;
@@ -143,17 +143,27 @@ pub fn sample(
     logits: &[f32],
     params: &SampleParams,
     marks: &mut [u8],
+    bias: &mut [f32],
     state: &mut StepState,
     out: &mut [u32],
 ) {
     if state.done != 0 {
         return;
     }
-    let token = pick(logits, marks, params, state.step);
+    let token = pick(logits, marks, bias, params, state.step);
     if (state.step as usize) < out.len() {
         out[state.step as usize] = token;
     }
-    marks[token as usize] = SEEN;
+    let mark = &mut marks[token as usize];
+    if let Some(bias) = bias.get_mut(token as usize) {
+        let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
+        if params.lowers() {
+            *bias = lowered(*mark, *bias, presence, frequency);
+        }
+        *mark = given(*mark, params.lowers());
+    } else {
+        *mark = SEEN;
+    }
     state.token = token;
     state.pos += 1;
     state.step += 1;

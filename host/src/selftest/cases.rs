@@ -16,7 +16,8 @@ use super::{Bed, Output, Run, RunError};
 use super::{
     act_quant, activation, attention, attention_paged, attention_step, bit_linear, bmm, conv2d,
     decode_layers, elementwise, embed, image_quant, kv_append, layernorm, lm_head, lm_head_int8,
-    lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv, w2a8_trits,
+    logprobs, lut_matmul, pool2d, rmsnorm, rope, sample, softmax, sparse, w2a8_gemm, w2a8_gemv,
+    w2a8_trits,
 };
 use crate::ops::activation::Kind as Activation;
 use crate::ops::kv_append::Heads;
@@ -61,6 +62,7 @@ enum Inputs {
     Rope(rope::Inputs),
     ImageQuant(image_quant::Inputs),
     Sample(sample::Inputs),
+    Logprobs(logprobs::Inputs),
     Softmax(softmax::Inputs),
     SparseLinear(sparse::Linear),
     SparseTernary(Product),
@@ -106,6 +108,7 @@ impl Run for Case {
             Inputs::Rope(inputs) => inputs.run(bed),
             Inputs::ImageQuant(inputs) => inputs.run(bed),
             Inputs::Sample(inputs) => inputs.run(bed),
+            Inputs::Logprobs(inputs) => inputs.run(bed),
             Inputs::Softmax(inputs) => inputs.run(bed),
             Inputs::SparseLinear(inputs) => inputs.run(bed),
             Inputs::SparseConv2d(inputs) => inputs.run(bed),
@@ -536,6 +539,9 @@ impl List {
     fn sample(&mut self) {
         for (kernel, what, inputs) in sample::cases() {
             self.add(kernel, what, Inputs::Sample(inputs));
+        }
+        for (kernel, what, inputs) in logprobs::cases() {
+            self.add(kernel, what, Inputs::Logprobs(inputs));
         }
     }
 

@@ -85,6 +85,7 @@ impl Run for Inputs {
             state: bed.input(states.as_flattened())?,
             params: bed.input(params.as_flattened())?,
             marks: bed.input(&self.marks)?,
+            bias: None,
             adjusted: bed.output(m * adjusted)?,
             tops: bed.output(m * groups(vocab as u32) as usize)?,
             best: bed.input(&vec![0; m])?,

@@ -20,6 +20,8 @@ pub struct Inputs {
     pub state: StepState,
     /// `[vocab]`: what is known of tokens.
     pub marks: Vec<u8>,
+    /// `[vocab]`, or empty where there is none: what is added to logits.
+    pub bias: Vec<f32>,
     /// Sequences, all alike.
     pub rows: usize,
     /// Steps to run.
@@ -37,6 +39,10 @@ impl Run for Inputs {
             state: bed.input(&state_words(&self.state).repeat(rows))?,
             params: bed.input(&param_words(&self.params).repeat(rows))?,
             marks: bed.input(&self.marks.repeat(rows))?,
+            bias: match self.bias.is_empty() {
+                true => None,
+                false => Some(bed.input(&self.bias.repeat(rows))?),
+            },
             adjusted: bed.output(rows * adjusted_len(vocab as u32) as usize)?,
             tops: bed.output(rows * groups(vocab as u32) as usize)?,
             best: bed.input(&vec![0; rows])?,
@@ -62,6 +68,9 @@ impl Run for Inputs {
             &[rows, vocab],
             marks.into_iter().map(u32::from).collect(),
         ));
+        if let Some(bias) = &sampler.bias {
+            bed.keep_floats("bias", &[rows, vocab], bias)?;
+        }
         let best = bed.read("best", &sampler.best)?;
         let best = best.into_iter().flat_map(|best| [best as u32, (best >> 32) as u32]).collect();
         bed.push(Output::words("best", &[rows, 2], best));
@@ -92,12 +101,16 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         max_steps: 100,
         stop_len: 0,
         stop_ids: [0; MAX_STOP_IDS],
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
     };
     let all = SampleParams {
         top_k: 50,
         top_p_q32: 3_865_470_566,
         min_weight: ONE_WEIGHT / 50,
         repetition_penalty: -1.3,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.25,
         ..plain
     };
     let greedy = SampleParams { temperature: 0.0, ..all };
@@ -110,7 +123,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             logits_at: 3,
             params,
             state: StepState { pos: 7, ..StepState::default() },
-            marks: seeded.marks(vocab),
+            marks: if params.lowers() { seeded.biased_marks(vocab) } else { seeded.marks(vocab) },
+            bias: if params.lowers() { seeded.floats(vocab, 3.0) } else { Vec::new() },
             rows: 1,
             steps: 5,
             log: 4,

@@ -2,12 +2,15 @@
 
 use std::ops::Deref;
 
-use super::{Finish, SessionError};
+use super::{Finish, SessionError, TokenLogprobs};
 use crate::text::{SamplingParams, StopMatcher, TextStream, Tokenizer};
 
 /// The tokens of a text so far, and its characters without those that a stop may still take.
 pub(super) struct Answer<T> {
     pub(super) tokens: Vec<u32>,
+    /// What was told of them, and of the prompt.
+    pub(super) logprobs: Vec<TokenLogprobs>,
+    pub(super) prompt_logprobs: Vec<TokenLogprobs>,
     pub(super) text: String,
     stream: Option<TextStream<T>>,
     stops: StopMatcher,
@@ -18,6 +21,8 @@ impl<T: Deref<Target = Tokenizer>> Answer<T> {
     pub(super) fn new(tokenizer: Option<T>, stop: &[String], stop_ids: Vec<u32>) -> Self {
         Self {
             tokens: Vec::new(),
+            logprobs: Vec::new(),
+            prompt_logprobs: Vec::new(),
             text: String::new(),
             stream: tokenizer.map(TextStream::continuing),
             stops: StopMatcher::new(stop),

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use super::answer::Answer;
 use super::runner::{Batched, End, Next};
+use super::wish::Wish;
 use super::{
-    Finish, GenerateStats, Generated, LoadStats, SessionError, compiled, device_params, guide,
-    stop_ids,
+    Finish, GenerateStats, Generated, LoadStats, SessionError, TokenLogprobs, compiled,
+    device_params, guide, stop_ids,
 };
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
@@ -44,6 +45,8 @@ pub struct StepOutput {
     /// New text; empty while a character or a possible stop string is unfinished, and for models
     /// without a tokenizer.
     pub text: String,
+    /// What is told of the token, if that was asked for.
+    pub logprobs: Option<TokenLogprobs>,
     /// The whole text, when this was its last token. The request is gone then.
     pub finished: Option<Generated>,
 }
@@ -226,8 +229,9 @@ impl BatchEngine {
         let ids = stop_ids(params, self.engine.config(), self.tokenizer.as_deref());
         let (tokenizer, device) = (self.tokenizer.as_deref(), device_params(params, &ids)?);
         let vocab = self.engine.config().vocab_size;
-        let mut guide = || guide(params, &self.grammars, tokenizer, (vocab, prompt), &ids);
-        let slot = self.engine.admit(prompt, &device, &mut guide)?;
+        let wish = Wish::new(params, device, vocab)?;
+        let mut guide = || guide(params, &self.grammars, tokenizer, (vocab, prompt), (&ids, &wish));
+        let slot = self.engine.admit(prompt, &wish, &mut guide)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;
         self.requests.push(Request {
@@ -373,11 +377,37 @@ impl BatchEngine {
         let none = |len: usize| Generated {
             tokens: Vec::new(),
             text: String::new(),
+            logprobs: Vec::new(),
+            prompt_logprobs: Vec::new(),
             finish: Finish::Cancelled,
             stats: GenerateStats { prompt_tokens: len, ..Default::default() },
         };
         let texts = texts.into_iter().zip(prompts);
         Ok(texts.map(|(text, prompt)| text.unwrap_or_else(|| none(prompt.len()))).collect())
+    }
+}
+
+impl BatchEngine {
+    /// What is told of the tokens of each of `texts` (ids) but the first, with the `top` most likely ones of each place: how well the model knows them.
+    ///
+    /// # Errors
+    /// As [`BatchEngine::generate`].
+    pub fn score(
+        &mut self,
+        texts: &[Vec<u32>],
+        top: u32,
+        mut each: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Vec<Vec<TokenLogprobs>>, SessionError> {
+        let params = SamplingParams {
+            prompt_logprobs: Some(top),
+            temperature: 0.0,
+            max_tokens: 1,
+            ignore_eos: true,
+            ..SamplingParams::default()
+        };
+        let params = vec![params; texts.len()];
+        let told = self.generate(texts, &params, |index, _| each(index))?;
+        Ok(told.into_iter().map(|text| text.prompt_logprobs).collect())
     }
 }
 
@@ -389,8 +419,8 @@ impl Request {
         outputs: &mut Vec<StepOutput>,
     ) -> Result<Option<Finish>, SessionError> {
         loop {
-            let (token, end) = match engine.next(self.slot)? {
-                Next::Token { token, end } => (token, end),
+            let (token, told, end) = match engine.next(self.slot)? {
+                Next::Token { token, told, end } => (token, told, end),
                 Next::Ended => return Ok(Some(self.answer.limit(&self.params))),
                 Next::NotYet => return Ok(None),
             };
@@ -400,9 +430,15 @@ impl Request {
             self.stats.prefill_seconds = (first - self.added).as_secs_f64();
             self.stats.decode_seconds = (now - first).as_secs_f64();
             let (text, finish) = self.answer.push(token)?;
+            let mut logprobs = None;
+            if let Some(told) = told {
+                self.answer.prompt_logprobs.extend(told.prompt);
+                self.answer.logprobs.extend(told.token.clone());
+                logprobs = told.token;
+            }
             let finish = end.and_then(End::of_grammar).or(finish);
             let finish = finish.or_else(|| end.map(|_| self.answer.limit(&self.params)));
-            outputs.push(StepOutput { id: self.id, token, text, finished: None });
+            outputs.push(StepOutput { id: self.id, token, text, logprobs, finished: None });
             if finish.is_some() || !engine.has_more(self.slot) {
                 return Ok(finish);
             }
@@ -413,7 +449,8 @@ impl Request {
     fn end(mut self, finish: Finish) -> (Generated, String) {
         let tail = self.answer.end(finish);
         self.stats.generated_tokens = self.answer.tokens.len();
-        let Answer { tokens, text, .. } = self.answer;
-        (Generated { tokens, text, finish, stats: self.stats }, tail)
+        let Answer { tokens, text, logprobs, prompt_logprobs, .. } = self.answer;
+        let stats = self.stats;
+        (Generated { tokens, text, logprobs, prompt_logprobs, finish, stats }, tail)
     }
 }

@@ -1,13 +1,12 @@
 //! One sequence on one backend, with the backend's type forgotten.
 
-use contract::sample::SampleParams;
-
 use super::guide::Guide;
 use super::runner::Counts;
+use super::wish::Wish;
 use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::model::{Model, ModelError, Sequence};
+use crate::model::{Model, ModelError, Sequence, TokenLogprobs};
 use crate::ops::{Backend, TokenLog};
 use crate::profile::Profile;
 
@@ -26,7 +25,7 @@ pub(super) trait Engine: Send {
     fn begin(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         guide: Option<Guide>,
     ) -> Result<(), SessionError>;
 
@@ -35,6 +34,9 @@ pub(super) trait Engine: Send {
 
     /// What is counted of the text, from its first token on.
     fn counts(&self) -> Counts;
+
+    /// What is told of the token that came last, if that was asked for.
+    fn logprobs(&mut self) -> Result<Option<TokenLogprobs>, SessionError>;
 
     /// Waits for what is still queued.
     fn finish(&mut self) -> Result<(), SessionError>;
@@ -83,7 +85,7 @@ impl<B: Backend> Runner<B> {
     fn try_begin(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         guide: Option<Guide>,
     ) -> Result<(), SessionError> {
         let last = prompt.len().checked_sub(1).ok_or(ModelError::EmptyInput)?;
@@ -92,7 +94,9 @@ impl<B: Backend> Runner<B> {
         // The last prompt token always runs, because its logits are needed.
         let reused = common.min(last);
         self.cached.clear();
+        let Wish { params, extras } = wish;
         self.sequence.begin(self.model.backend(), prompt, params)?;
+        self.sequence.ask(self.model.backend(), prompt, params, extras)?;
         self.guide = guide;
         self.mark()?;
         self.model.prefill(&mut self.sequence, &prompt[reused..], reused)?;
@@ -194,10 +198,10 @@ impl<B: Backend> Engine for Runner<B> {
     fn begin(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         guide: Option<Guide>,
     ) -> Result<(), SessionError> {
-        let result = self.try_begin(prompt, params, guide);
+        let result = self.try_begin(prompt, wish, guide);
         self.guard(result)
     }
 
@@ -208,6 +212,12 @@ impl<B: Backend> Engine for Runner<B> {
 
     fn counts(&self) -> Counts {
         Counts { cached: self.reused, ..Counts::default() }
+    }
+
+    fn logprobs(&mut self) -> Result<Option<TokenLogprobs>, SessionError> {
+        let Some(last) = self.read.checked_sub(1) else { return Ok(None) };
+        let result = self.sequence.logprobs(self.model.backend(), last);
+        self.guard(result.map_err(SessionError::from))
     }
 
     fn finish(&mut self) -> Result<(), SessionError> {

@@ -90,6 +90,11 @@ pub enum SessionError {
     /// Logits of a session that guesses tokens.
     #[error("a session with lookup gives no logits; make it without")]
     LogitsOfLookup,
+    /// Log probabilities of a prompt of a session.
+    #[error(
+        "a session tells nothing of its prompt; use a batch (SessionBuilder::build_batch), or leave prompt_logprobs out"
+    )]
+    PromptLogprobs,
     /// More stop ids than the sampler holds.
     #[error("{found} stop ids were given and the sampler holds {allowed}; use fewer")]
     TooManyStopIds {

@@ -11,11 +11,10 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 
-use contract::sample::SampleParams;
-
 use super::SessionError;
 use super::guide::{Guide, MakeGuide};
 use super::runner::{Batched, Counts, Next};
+use super::wish::Wish;
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{BatchOptions, ModelError, Needs, PagePool, PageUsage};
@@ -29,7 +28,7 @@ const LEAD: usize = 8;
 
 /// What a device's thread is told. Sequences go by their key in the group.
 enum Order {
-    Admit { key: usize, prompt: Vec<u32>, params: Box<(SampleParams, Option<Guide>)> },
+    Admit { key: usize, prompt: Vec<u32>, asked: Box<(Wish, Option<Guide>)> },
     Predict { key: usize, expected: Vec<u32> },
     Remove { key: usize },
     Memory(mpsc::Sender<MemoryUsage>),
@@ -126,10 +125,10 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
             for run in sequences.iter_mut().filter(|run| run.runs) {
                 loop {
                     let next = engine.next(run.slot)?;
-                    match next {
-                        Next::Token { token, end } => {
+                    match &next {
+                        Next::Token { token, end, .. } => {
                             // Not asked for what is behind a stop: the answer would take until all is idle.
-                            run.runs = end.is_none() && !run.stops.contains(&token);
+                            run.runs = end.is_none() && !run.stops.contains(token);
                         }
                         Next::Ended => run.runs = false,
                         Next::NotYet => break,
@@ -144,11 +143,12 @@ fn work(mut engine: Box<dyn Batched>, board: &Board, device: usize) -> Result<()
         }
         for order in orders {
             match order {
-                Order::Admit { key, prompt, params } => {
-                    let (params, guide) = *params;
+                Order::Admit { key, prompt, asked } => {
+                    let (wish, guide) = *asked;
                     let mut guide = Some(guide);
                     let mut guide = || Ok(guide.take().flatten());
-                    let slot = engine.admit(&prompt, &params, &mut guide)?;
+                    let slot = engine.admit(&prompt, &wish, &mut guide)?;
+                    let Wish { params, .. } = wish;
                     let stops = params.stop_ids[..params.stop_len as usize].to_vec();
                     sequences.push(Run { key, slot, stops, runs: true });
                 }
@@ -292,7 +292,6 @@ impl Group {
                 for (key, next, counts) in step {
                     // Sequences that were removed since are nobody's.
                     if let Some(ticket) = self.tickets.get_mut(&key) {
-                        ticket.next.push_back(next);
                         ticket.counts = counts;
                         if let Next::Token { token, .. } = next {
                             ticket.text.push(token);
@@ -300,6 +299,7 @@ impl Group {
                                 ticket.remember_in(&self.options, &mut self.members[device].pool);
                             }
                         }
+                        ticket.next.push_back(next);
                         some = true;
                     }
                 }
@@ -367,11 +367,12 @@ impl Batched for Group {
     fn admit(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         guide: MakeGuide<'_>,
     ) -> Result<usize, SessionError> {
         let BatchOptions { max_batch, capacity, pages: total, prefix_cache, .. } = self.options;
-        let Needs { pages, .. } = Needs::of(self.config.vocab_size, capacity, prompt, params)?;
+        let Needs { pages, .. } =
+            Needs::of(self.config.vocab_size, capacity, prompt, &wish.params)?;
         let living = || self.members.iter().enumerate().filter(|(_, m)| m.thread.is_some());
         let names = || self.members.iter().map(|m| &*m.name).collect::<Vec<_>>().join(", ");
         let most = living().map(|(_, member)| member.free_slots).max();
@@ -408,8 +409,8 @@ impl Batched for Group {
         let ticket = Ticket { device, pages, text, prompt: prompt_len, next, counts };
         self.tickets.insert(key, ticket);
         self.peak_pages = self.peak_pages.max(self.pages().in_use);
-        let (prompt, params) = (prompt.to_vec(), Box::new((*params, made)));
-        self.board.order(device, Order::Admit { key, prompt, params });
+        let (prompt, asked) = (prompt.to_vec(), Box::new((wish.clone(), made)));
+        self.board.order(device, Order::Admit { key, prompt, asked });
         Ok(key)
     }
 

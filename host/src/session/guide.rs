@@ -1,7 +1,8 @@
 //! Holds a text to its grammar: marks of the tokens that may not come next, for its sampler.
 
-use contract::sample::{FORBIDDEN, SEEN};
+use contract::sample::{BIASED, FORBIDDEN, GIVEN, SEEN};
 
+use super::wish::Wish;
 use super::{Finish, SessionError};
 use crate::text::{Constraint, TextError};
 
@@ -15,6 +16,8 @@ pub(super) struct Guide {
     stops: Vec<u32>,
     /// Of each token, as the sampler takes them.
     marks: Vec<u8>,
+    /// Of a token that the text gives.
+    given: u8,
     /// Tokens that were taken.
     taken: usize,
     /// As many as that when the sampler was told the marks.
@@ -51,15 +54,20 @@ impl Guide {
     pub(super) fn new(
         constraint: Constraint,
         (vocab, prompt): (usize, &[u32]),
-        stops: &[u32],
+        (stops, Wish { params, extras }): (&[u32], &Wish),
     ) -> Result<Self, SessionError> {
         let mut marks = vec![0; vocab];
         for &token in prompt {
             // One beyond the vocabulary is refused with the prompt.
             marks.get_mut(token as usize).into_iter().for_each(|mark| *mark = SEEN);
         }
+        for &(token, _) in &extras.logit_bias {
+            marks.get_mut(token as usize).into_iter().for_each(|mark| *mark |= BIASED);
+        }
+        // What the sampler writes there itself.
+        let given = if params.lowers() { SEEN | BIASED | GIVEN } else { SEEN };
         let (stops, told, end) = (stops.to_vec(), None, None);
-        let mut guide = Self { constraint, stops, marks, taken: 0, told, end };
+        let mut guide = Self { constraint, stops, marks, given, taken: 0, told, end };
         if guide.constraint.is_complete() || !guide.forbid() {
             let reason = "it allows no token at all".to_owned();
             return Err(TextError::Grammar { reason }.into());
@@ -95,7 +103,7 @@ impl Guide {
             return;
         }
         if let Some(mark) = self.marks.get_mut(token as usize) {
-            *mark |= SEEN;
+            *mark |= self.given;
         }
         if self.constraint.push(token).is_err() {
             self.end = stuck;
@@ -110,14 +118,14 @@ impl Guide {
     fn forbid(&mut self) -> bool {
         for (marks, word) in self.marks.chunks_mut(32).zip(self.constraint.words()) {
             for (i, mark) in marks.iter_mut().enumerate() {
-                *mark = *mark & SEEN | if word >> i & 1 == 0 { FORBIDDEN } else { 0 };
+                *mark = *mark & !FORBIDDEN | if word >> i & 1 == 0 { FORBIDDEN } else { 0 };
             }
         }
         // They end the text, also where they would be a part of it.
         let stop = if self.constraint.may_end() { 0 } else { FORBIDDEN };
         for &token in &self.stops {
             let mark = self.marks.get_mut(token as usize);
-            mark.into_iter().for_each(|mark| *mark = *mark & SEEN | stop);
+            mark.into_iter().for_each(|mark| *mark = *mark & !FORBIDDEN | stop);
         }
         self.marks.iter().any(|mark| mark & FORBIDDEN == 0)
     }

@@ -18,8 +18,9 @@ mod lookup;
 mod runner;
 mod solo;
 mod stats;
+mod wish;
 
-pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage};
+pub use crate::model::{HeadKind, PAGE_SIZE, PageUsage, TokenLogprobs};
 pub use crate::ops::{Math, WeightLayout};
 pub use batch::{BatchEngine, RequestId, StepOutput};
 pub use builder::{Head, KvType, Progress, SessionBuilder, Weights};
@@ -39,6 +40,7 @@ use crate::text::{ChatTemplate, GrammarCompiler, Message, SamplingParams, Tokeni
 use answer::Answer;
 use engine::Engine;
 use guide::Guide;
+use wish::Wish;
 
 /// A model, its tokenizer and one sequence.
 ///
@@ -62,6 +64,8 @@ pub struct Piece<'a> {
     /// New text; empty while a character or a possible stop string is unfinished, and for models
     /// without a tokenizer.
     pub text: &'a str,
+    /// What is told of the token, if that was asked for.
+    pub logprobs: Option<&'a TokenLogprobs>,
 }
 
 /// Why a text ended.
@@ -91,6 +95,10 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// The text, without stop token and stop string; empty for models without a tokenizer.
     pub text: String,
+    /// What is told of each token, if that was asked for ([`SamplingParams::logprobs`]).
+    pub logprobs: Vec<TokenLogprobs>,
+    /// And of the tokens of the prompt, from the second on ([`SamplingParams::prompt_logprobs`]).
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish: Finish,
     /// What it took.
@@ -186,7 +194,7 @@ impl Session {
     /// completes characters.
     ///
     /// # Errors
-    /// Parameters out of range, a grammar that is wrong, ids outside of the vocabulary, a prompt longer than the context, a
+    /// Parameters out of range, [`SamplingParams::prompt_logprobs`], a grammar that is wrong, ids outside of the vocabulary, a prompt longer than the context, a
     /// failed device. After an error the session can be used again unless the device is lost.
     pub fn generate(
         &mut self,
@@ -196,10 +204,14 @@ impl Session {
     ) -> Result<Generated, SessionError> {
         let started = Instant::now();
         params.validate()?;
+        if params.prompt_logprobs.is_some() {
+            return Err(SessionError::PromptLogprobs);
+        }
         let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
         let (tokenizer, vocab) = (self.tokenizer.as_ref(), self.config().vocab_size);
-        let guide = guide(params, &self.grammars, tokenizer, (vocab, prompt), &stop_ids)?;
-        self.engine.begin(prompt, &device_params(params, &stop_ids)?, guide)?;
+        let wish = Wish::new(params, device_params(params, &stop_ids)?, vocab)?;
+        let guide = guide(params, &self.grammars, tokenizer, (vocab, prompt), (&stop_ids, &wish))?;
+        self.engine.begin(prompt, &wish, guide)?;
         let mut stats = GenerateStats { prompt_tokens: prompt.len(), ..Default::default() };
         let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
         let mut first = None;
@@ -212,11 +224,14 @@ impl Session {
             stats.prefill_seconds = (first - started).as_secs_f64();
             stats.decode_seconds = (now - first).as_secs_f64();
             stats.count(self.engine.counts());
+            let told = self.engine.logprobs()?;
             let (text, finish) = answer.push(token)?;
+            answer.logprobs.extend(told);
             if end.or(finish) == Some(Finish::StopToken) {
                 break Finish::StopToken;
             }
-            let flow = each(Piece { token, text: &text });
+            let logprobs = params.logprobs.and_then(|_| answer.logprobs.last());
+            let flow = each(Piece { token, text: &text, logprobs });
             if let Some(finish) = end.or(finish) {
                 break finish;
             }
@@ -230,9 +245,10 @@ impl Session {
         let stopped = finish == Finish::StopToken;
         if let (true, Some(&token)) = (stopped || !tail.is_empty(), answer.tokens.last()) {
             // The text is over: the answer to this last piece changes nothing.
-            let _ = each(Piece { token, text: &tail });
+            let _ = each(Piece { token, text: &tail, logprobs: None });
         }
-        Ok(Generated { tokens: answer.tokens, text: answer.text, finish, stats })
+        let Answer { tokens, text, logprobs, prompt_logprobs, .. } = answer;
+        Ok(Generated { tokens, text, logprobs, prompt_logprobs, finish, stats })
     }
 
     /// Runs `tokens` from an empty context and hands the logits `[vocab]` of each to `each`.
@@ -254,7 +270,7 @@ fn guide(
     compiler: &OnceLock<GrammarCompiler>,
     tokenizer: Option<&Tokenizer>,
     (vocab, prompt): (usize, &[u32]),
-    stops: &[u32],
+    asked: (&[u32], &Wish),
 ) -> Result<Option<Guide>, SessionError> {
     let Some(grammar) = &params.grammar else { return Ok(None) };
     let compiler = match compiler.get() {
@@ -265,7 +281,7 @@ fn guide(
             compiler.get_or_init(|| made)
         }
     };
-    Guide::new(compiler.compile(grammar)?, (vocab, prompt), stops).map(Some)
+    Guide::new(compiler.compile(grammar)?, (vocab, prompt), asked).map(Some)
 }
 
 /// Tokens that end a text.
@@ -301,6 +317,7 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         // Below 0 the marks of tokens are looked at.
         repetition_penalty: match params.grammar {
             Some(_) => -params.repetition_penalty,
+            None if params.has_bias() => -params.repetition_penalty,
             None => params.repetition_penalty,
         },
         top_k: params.top_k,
@@ -308,6 +325,8 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         max_steps: params.max_tokens as u32,
         stop_len: stops.len() as u32,
         stop_ids,
+        presence_penalty: params.presence_penalty,
+        frequency_penalty: params.frequency_penalty,
     })
 }
 

@@ -1,9 +1,8 @@
 //! A batch on one backend, with the backend's type forgotten.
 
-use contract::sample::SampleParams;
-
 use super::guide::{self, Guide, MakeGuide};
 use super::lookup::Guesser;
+use super::wish::{Told, Wish};
 use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
@@ -29,7 +28,7 @@ pub(super) trait Batched: Send {
     fn admit(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         guide: MakeGuide<'_>,
     ) -> Result<usize, SessionError>;
 
@@ -67,12 +66,14 @@ pub(super) struct Counts {
 }
 
 /// What comes next of a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
     /// A token.
     Token {
         /// Its id.
         token: u32,
+        /// What is told of it, and with the first one of the prompt.
+        told: Option<Box<Told>>,
         /// Why none can follow, if that is so.
         end: Option<End>,
     },
@@ -185,11 +186,12 @@ impl<B: Backend> Batched for BatchRunner<B> {
     fn admit(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         guide: MakeGuide<'_>,
     ) -> Result<usize, SessionError> {
-        let slot = self.model.admit(&mut self.batch, prompt, params)?;
-        match guide() {
+        let slot = self.model.admit(&mut self.batch, prompt, &wish.params)?;
+        let asked = self.batch.ask(self.model.backend(), slot, &wish.extras);
+        match asked.map_err(SessionError::from).and_then(|()| guide()) {
             Ok(guide) => self.guides[slot] = guide,
             Err(error) => {
                 self.batch.remove(self.model.backend(), slot)?;
@@ -220,11 +222,12 @@ impl<B: Backend> Batched for BatchRunner<B> {
     }
 
     fn queue(&mut self) -> Result<(), SessionError> {
-        // Which tokens may follow a guess of a text with a grammar is not told to the samplers of its rows.
         let guided = self.guides.iter().any(Option::is_some);
+        // The samplers of rows that are guessed know nothing of grammars and biases, and tell nothing.
+        let plain = !guided && self.batch.is_plain();
         let Self { model, batch, record, lookup, .. } = &mut *self;
         let guessed =
-            lookup.as_mut().filter(|_| !guided).map(|lookup| lookup.step(model, batch, *record));
+            lookup.as_mut().filter(|_| plain).map(|lookup| lookup.step(model, batch, *record));
         if guessed.transpose()?.unwrap_or(false) {
             return Ok(());
         }
@@ -267,7 +270,10 @@ impl<B: Backend> Batched for BatchRunner<B> {
         }
         let grammar = self.guides[slot].as_ref().and_then(|guide| guide.end_at(read));
         let limit = (read + 1 == self.batch.limit(slot)).then_some(End::Limit);
-        Ok(Next::Token { token, end: grammar.map(End::Grammar).or(limit) })
+        let logprobs = self.batch.logprobs(self.model.backend(), slot, read)?;
+        let prompt = if read == 0 { self.batch.take_prompt_logprobs(slot) } else { Vec::new() };
+        let told = Told::new(logprobs, prompt).map(Box::new);
+        Ok(Next::Token { token, told, end: grammar.map(End::Grammar).or(limit) })
     }
 
     fn has_more(&self, slot: usize) -> bool {

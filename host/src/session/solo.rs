@@ -1,13 +1,13 @@
 //! One text at a time by a batch of one, which can check guesses.
 
-use contract::sample::SampleParams;
-
 use super::engine::Engine;
 use super::guide::Guide;
 use super::runner::{BatchRunner, Batched, Counts, End, Next};
+use super::wish::Wish;
 use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
+use crate::model::TokenLogprobs;
 use crate::ops::Backend;
 use crate::profile::Profile;
 
@@ -19,11 +19,13 @@ pub(super) struct Solo<B: Backend> {
     /// Whether it has given its last token.
     is_over: bool,
     counts: Counts,
+    /// What is told of the token that was given last.
+    told: Option<TokenLogprobs>,
 }
 
 impl<B: Backend> Solo<B> {
     pub(super) fn new(runner: BatchRunner<B>) -> Self {
-        Self { runner, slot: None, is_over: true, counts: Counts::default() }
+        Self { runner, slot: None, is_over: true, counts: Counts::default(), told: None }
     }
 
     /// Takes the text under way out: its pages stay as they are for one that begins alike.
@@ -41,7 +43,8 @@ impl<B: Backend> Solo<B> {
                 self.runner.queue()?;
             }
             match self.runner.next(slot)? {
-                Next::Token { token, end } => {
+                Next::Token { token, told, end } => {
+                    self.told = told.and_then(|told| told.token);
                     self.is_over = end.is_some();
                     self.counts = self.runner.counts(slot);
                     return Ok(Some((token, end.and_then(End::of_grammar))));
@@ -80,11 +83,11 @@ impl<B: Backend> Engine for Solo<B> {
     fn begin(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        wish: &Wish,
         mut guide: Option<Guide>,
     ) -> Result<(), SessionError> {
         self.close()?;
-        self.slot = Some(self.runner.admit(prompt, params, &mut || Ok(guide.take()))?);
+        self.slot = Some(self.runner.admit(prompt, wish, &mut || Ok(guide.take()))?);
         (self.is_over, self.counts) = (false, Counts::default());
         self.runner.queue()
     }
@@ -98,6 +101,10 @@ impl<B: Backend> Engine for Solo<B> {
 
     fn counts(&self) -> Counts {
         self.counts
+    }
+
+    fn logprobs(&mut self) -> Result<Option<TokenLogprobs>, SessionError> {
+        Ok(self.told.take())
     }
 
     fn finish(&mut self) -> Result<(), SessionError> {

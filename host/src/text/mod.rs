@@ -24,7 +24,9 @@ mod vet;
 
 pub use error::TextError;
 pub use grammar::{Constraint, Grammar, GrammarCompiler, MAX_GRAMMAR_BYTES};
-pub use sampler::{MAX_STOP_BYTES, MAX_STOPS, MAX_TOKENS, SamplingParams};
+pub use sampler::{
+    MAX_BIASES, MAX_LOGPROBS, MAX_STOP_BYTES, MAX_STOPS, MAX_TOKENS, SamplingParams,
+};
 pub use stop::{StopMatcher, StopStep};
 pub use stream::TextStream;
 pub use template::{BITNET_TEMPLATE, ChatTemplate, Message};

@@ -107,6 +107,8 @@ fn search(
         max_steps: u32::MAX,
         stop_len: 0,
         stop_ids: [0; 16],
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
     };
     let mut text = prompt.to_vec();
     while text.len() - prompt.len() < params.max_tokens {
@@ -124,7 +126,7 @@ fn search(
         if marks.iter().all(|mark| mark & FORBIDDEN != 0) {
             return (text[prompt.len()..].to_vec(), Some(Finish::GrammarLimit));
         }
-        let token = pick(&last, &marks, &asked, (text.len() - prompt.len()) as u32);
+        let token = pick(&last, &marks, &[], &asked, (text.len() - prompt.len()) as u32);
         text.push(token);
         if stops.contains(&token) {
             return (text[prompt.len()..].to_vec(), Some(Finish::StopToken));

@@ -71,7 +71,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         drawn.extend(row);
         let mut state = StepState { done: u32::from(*ended), ..StepState::default() };
         let mut out = [EMPTY];
-        sample(&lm_head(table, x, 1), params, marks, &mut state, &mut out);
+        sample(&lm_head(table, x, 1), params, marks, &mut [], &mut state, &mut out);
         states.extend(state_words(&state));
         tokens.extend(out);
     }

@@ -27,6 +27,8 @@ mod drafts;
 mod driver;
 mod elementwise;
 mod embed;
+mod extras;
+mod logprobs;
 mod grammar;
 mod kv_append;
 mod layernorm;

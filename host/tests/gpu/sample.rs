@@ -20,6 +20,7 @@ on_lane! {
     greedy_ties_go_to_the_lower_index
     logits_that_are_no_numbers
     penalties_and_seen_tokens
+    what_is_added_and_what_a_text_takes_off
     every_filter_with_every_other
     top_k_and_top_p_keep_ties
     min_p_keeps_a_token_of_just_that_weight
@@ -35,17 +36,22 @@ on_lane! {
 fn expected(inputs: &Inputs) -> Vec<Output> {
     let (logits, params) = (&inputs.logits[inputs.logits_at..], &inputs.params);
     let (mut marks, mut state) = (inputs.marks.clone(), inputs.state);
+    let mut bias = inputs.bias.clone();
     let mut out = vec![EMPTY; inputs.log];
     for _ in 0..inputs.steps {
-        sample(logits, params, &mut marks, &mut state, &mut out);
+        sample(logits, params, &mut marks, &mut bias, &mut state, &mut out);
     }
     let (rows, words) = (inputs.rows, marks.iter().map(|&mark| mark.into()).collect::<Vec<u32>>());
-    vec![
+    let mut outputs = vec![
         Output::words("state", &[rows, 4], state_words(&state).repeat(rows)),
         Output::words("marks", &[rows, marks.len()], words.repeat(rows)),
-        Output::words("best", &[rows, 2], vec![0; 2 * rows]),
-        Output::words("out", &[rows, inputs.log], out.repeat(rows)),
-    ]
+    ];
+    if !bias.is_empty() {
+        outputs.push(Output::floats("bias", &[rows, marks.len()], &bias.repeat(rows)));
+    }
+    outputs.push(Output::words("best", &[rows, 2], vec![0; 2 * rows]));
+    outputs.push(Output::words("out", &[rows, inputs.log], out.repeat(rows)));
+    outputs
 }
 
 /// What an entry of a token log holds before its token is there.
@@ -55,7 +61,8 @@ const EMPTY: u32 = u32::MAX;
 fn one(logits: Vec<f32>, params: SampleParams) -> Inputs {
     let marks = vec![0; logits.len()];
     let state = StepState { pos: 11, ..StepState::default() };
-    Inputs { logits, logits_at: 0, params, state, marks, rows: 1, steps: 1, log: 4 }
+    let bias = Vec::new();
+    Inputs { logits, logits_at: 0, params, state, marks, bias, rows: 1, steps: 1, log: 4 }
 }
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
@@ -129,6 +136,35 @@ fn penalties_and_seen_tokens<B: Backend>(b: &B) {
             // Each pick is seen by the next.
             (inputs.steps, inputs.log) = (repeats(8), 8);
             check_case(b, &inputs, "penalty");
+        }
+    }
+}
+
+/// A bias alone, under each penalty of the text alone, under both and under all; and no bias where tokens are marked seen.
+fn what_is_added_and_what_a_text_takes_off<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(21);
+    for (presence_penalty, frequency_penalty) in
+        [(0.0, 0.0), (0.7, 0.0), (0.0, 0.9), (2.0, 2.0), (-2.0, -0.3), (0.0, f32::NAN)]
+    {
+        for repetition_penalty in [1.0, -1.0, 1.3, -1.3] {
+            for (temperature, rows) in [(0.0, 1), (0.7, 2), (0.7, WIDE_ROWS as usize + 1)] {
+                let params = SampleParams {
+                    repetition_penalty,
+                    temperature,
+                    presence_penalty,
+                    frequency_penalty,
+                    ..GREEDY
+                };
+                let vocab = [40, 1100][rows % 2];
+                let mut inputs = one(seeded.floats(vocab, 2.0), params);
+                inputs.marks = seeded.biased_marks(vocab);
+                inputs.bias = seeded.floats(vocab, 3.0);
+                // Each pick lowers its own place.
+                (inputs.rows, inputs.steps, inputs.log) = (rows, repeats(8), 8);
+                check_case(b, &inputs, "bias");
+                inputs.marks = seeded.marks(vocab);
+                check_case(b, &inputs, "no bias yet");
+            }
         }
     }
 }
@@ -285,7 +321,15 @@ fn generated_steps<B: Backend>(b: &B) {
         let marks = seeded.marks(vocab);
         let state = StepState { pos: 3, token: 1, step: seeded.below(100) as u32, done: 0 };
         let rows = [1, 1, 1, WIDE_ROWS as usize + 1][i % 4];
-        let inputs = Inputs { logits, logits_at, params, state, marks, rows, steps: 6, log: 106 };
+        let bias = Vec::new();
+        let mut inputs =
+            Inputs { logits, logits_at, params, state, marks, bias, rows, steps: 6, log: 106 };
+        if i % 3 == 0 {
+            inputs.marks = seeded.biased_marks(vocab);
+            inputs.bias = seeded.floats(vocab, 8.0);
+            inputs.params.presence_penalty = [0.0, 0.5, -1.0][seeded.below(3)];
+            inputs.params.frequency_penalty = [0.0, 0.1, 2.0][seeded.below(3)];
+        }
         check_case(b, &inputs, "generated");
     }
 }

@@ -5,7 +5,8 @@
 //! | `logits`   | `f32`            | `[vocab]` | input                                         |
 //! | `adjusted` | `f32`            | `[vocab]` | scratch, for draws: logits after penalty and temperature; room for [`adjusted_len`] |
 //! | `tops`     | `u32`            | `[groups(vocab)]` | scratch: largest key of each [`GROUP`] logits |
-//! | `marks`    | `u8`             | `[vocab]` | [`SEEN`] for tokens of prompt and text, updated; [`FORBIDDEN`] |
+//! | `marks`    | `u8`             | `[vocab]` | [`SEEN`] for tokens of prompt and text, updated; [`FORBIDDEN`], [`BIASED`], [`GIVEN`] |
+//! | `bias`     | `f32`            | `[vocab]` or null | of [`BIASED`] tokens what is added to their logits, updated; null: no token has that mark, and there are no presence and frequency penalties |
 //! | `best`     | `u64`            | `[1]`     | scratch, 0 before and after every step        |
 //! | `params`   | [`SampleParams`] | `[1]`     | what was asked for                            |
 //! | `state`    | [`StepState`]    | `[1]`     | token, position, step, done; updated          |
@@ -13,8 +14,8 @@
 //!
 //! Steps (each order-free, so that any split over threads gives the same token):
 //!
-//! 1. `x[i] = temper(penalise(logit[i]))`, so that forbidden tokens have minus infinity; the best is the largest `(order_key(x), lowest i)`.
-//!    NaN counts as the smallest.
+//! 1. `x[i] = temper(penalise(logit[i]) + bias[i])`, so that forbidden tokens have minus infinity; the best is the largest `(order_key(x), lowest i)`.
+//!    NaN counts as the smallest. Without [`BIASED`] nothing is added.
 //! 2. Temperature 0: the best is the token. Otherwise each token weighs
 //!    `u[i] = trunc(exp(x[i] - x[best]) * 2^31)`, an integer, so sums are exact in `u64`.
 //!    A token lighter than 2^-31 of the best weighs 0 and cannot be drawn.
@@ -25,8 +26,8 @@
 //! 6. With `S` the weight of the kept and `r` a 64-bit Philox number of (seed, step), the token is
 //!    the first in index order whose running weight exceeds `high64(r * S)`.
 //!
-//! Then, unless `done` was already set: `out[step] = token` (when `step < out_len`), `marks[token] = SEEN`,
-//! `token`, `step + 1`, `pos + 1`, and `done = 1` after a stop id or the last allowed step. When `done` was set,
+//! Then, unless `done` was already set: `out[step] = token` (when `step < out_len`), `marks[token] = SEEN` (with a bias [`given`], and
+//! `bias[token] = lowered`), `token`, `step + 1`, `pos + 1`, and `done = 1` after a stop id or the last allowed step. When `done` was set,
 //! nothing changes, so that steps launched ahead of the host are harmless.
 //!
 //! Several sequences take a row each: the tensors of row `r` stand behind those of row 0
@@ -67,6 +68,10 @@ pub const MAX_STOP_IDS: usize = 16;
 pub const SEEN: u8 = 1;
 /// Bit of a token that must not be picked, while there is another one.
 pub const FORBIDDEN: u8 = 2;
+/// Bit of a token that has a bias.
+pub const BIASED: u8 = 4;
+/// Bit of a token that the text has given under presence and frequency penalties.
+pub const GIVEN: u8 = 8;
 /// The weight of the best token.
 pub const ONE_WEIGHT: u32 = 1 << 31;
 
@@ -93,6 +98,18 @@ pub struct SampleParams {
     pub stop_len: u32,
     /// Tokens that end the text.
     pub stop_ids: [u32; MAX_STOP_IDS],
+    /// What the first time that the text gives a token takes off its bias.
+    pub presence_penalty: f32,
+    /// What each time takes off it.
+    pub frequency_penalty: f32,
+}
+
+impl SampleParams {
+    /// Whether tokens of the text lose something by it, beside [`SampleParams::repetition_penalty`].
+    #[inline(always)]
+    pub const fn lowers(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
 }
 
 /// Where a sequence stands. Read by every kernel that needs a position.
@@ -126,6 +143,20 @@ pub const fn penalise(x: f32, marks: u8, penalty: f32) -> f32 {
     } else {
         x * penalty.abs()
     }
+}
+
+/// The marks of a token that the text has given, where tokens have a bias; `lowers` as [`SampleParams::lowers`] says.
+#[inline(always)]
+pub const fn given(marks: u8, lowers: bool) -> u8 {
+    SEEN | if lowers { BIASED | GIVEN } else { marks & BIASED }
+}
+
+/// The bias of a token that the text gives once more, which had `marks` and `bias`.
+#[inline(always)]
+pub const fn lowered(marks: u8, bias: f32, presence: f32, frequency: f32) -> f32 {
+    let bias = if marks & BIASED == 0 { 0.0 } else { bias };
+    let bias = if marks & GIVEN == 0 { bias - presence } else { bias };
+    bias - frequency
 }
 
 /// Temperature of one logit; 0 leaves it as it is: a division by 1. (A GPU makes it in any case, and takes the long
@@ -231,6 +262,8 @@ pub struct Args {
     pub tops: DevPtr<u32>,
     /// Tokens of prompt and text, and forbidden ones.
     pub marks: DevPtr<u8>,
+    /// What is added to logits, or null.
+    pub bias: DevPtr<f32>,
     /// Scratch: the best [`rank`].
     pub best: DevPtr<u64>,
     /// What was asked for.
@@ -258,6 +291,7 @@ impl Args {
             adjusted: past(self.adjusted, row * adjusted_len(self.vocab) as u64),
             tops: past(self.tops, row * groups(self.vocab) as u64),
             marks: past(self.marks, row * vocab),
+            bias: if self.bias.is_null() { self.bias } else { past(self.bias, row * vocab) },
             best: past(self.best, row),
             params: past(self.params, row),
             state: past(self.state, row),

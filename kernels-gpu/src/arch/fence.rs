@@ -14,3 +14,15 @@ pub fn device_fence() {
         asm!("membar.gl;", options(nostack));
     }
 }
+
+/// The same for threads of the host, which read memory that is mapped into the device. `fence.acq_rel.sys` (sm_70; `membar.sys` below)
+#[inline(always)]
+pub fn system_fence() {
+    // SAFETY: orders memory accesses, makes none.
+    unsafe {
+        #[cfg(level_sm_70)]
+        asm!("fence.acq_rel.sys;", options(nostack));
+        #[cfg(not(level_sm_70))]
+        asm!("membar.sys;", options(nostack));
+    }
+}

@@ -16,13 +16,14 @@ pub(crate) mod team;
 use contract::launch::Kernel;
 use contract::num::order_key;
 use contract::sample::{
-    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SEEN, SampleParams, SamplePick,
-    SamplePrepare, StepState, penalise, rank, rank_index, rank_of, temper,
+    Args, BIASED, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SEEN, SampleParams,
+    SamplePick, SamplePrepare, StepState, given, lowered, penalise, rank, rank_index, rank_of,
+    temper,
 };
 
 use crate::arch::atomic::max_u64_relaxed;
 use crate::arch::grid::{dependency_wait, launch_dependents};
-use crate::arch::mem::{ld, ld_if, ld_u8_if, ld_x2, st, st_u8, st_x2};
+use crate::arch::mem::{ld, ld_if, ld_u8, ld_u8_if, ld_x2, st, st_u8, st_x2};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_x, sync_threads, thread_idx_x};
 use crate::arch::warp::{LANES, lane_id, shuffle_xor_u64, warp_id, warp_max};
@@ -139,7 +140,12 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
         while j < OF_THREAD {
             let (i, (x, marks)) = (index(j), loaded[j]);
             let inside = i < args.vocab;
-            let x = temper(penalise(x, marks, penalty), temperature);
+            let mut x = penalise(x, marks, penalty);
+            if marks & BIASED != 0 {
+                // SAFETY: i < vocab, as marks beyond are 0, and where tokens have that mark there is a bias.
+                x += unsafe { ld(args.bias.as_ptr().cast_const().wrapping_add(i as usize)) };
+            }
+            let x = temper(x, temperature);
             let own = if inside { rank(x, i) } else { 0 };
             best = own.max(best);
             if draws {
@@ -248,6 +254,8 @@ pub(crate) unsafe fn pick(team: impl Team, args: &Args) {
 pub(crate) unsafe fn advance(args: &Args, token: u32) {
     let (pos, step) = (field!(args.state -> pos), field!(args.state -> step));
     let mut done = step + 1 >= field!(args.params -> max_steps);
+    let presence = field!(args.params -> presence_penalty);
+    let frequency = field!(args.params -> frequency_penalty);
     let stops = field!(args.params -> stop_len).min(MAX_STOP_IDS as u32);
     // SAFETY: takes an address inside the one element of `params`.
     let ids = unsafe { &raw const (*args.params.as_ptr()).stop_ids }.cast::<u32>();
@@ -263,7 +271,18 @@ pub(crate) unsafe fn advance(args: &Args, token: u32) {
         if step < args.out_len {
             st(args.out.as_ptr().wrapping_add(step as usize), token);
         }
-        st_u8(args.marks.as_ptr().wrapping_add(token as usize), SEEN);
+        let marks = args.marks.as_ptr().wrapping_add(token as usize);
+        if args.bias.is_null() {
+            st_u8(marks, SEEN);
+        } else {
+            let before = ld_u8(marks);
+            let lowers = presence != 0.0 || frequency != 0.0;
+            if lowers {
+                let bias = args.bias.as_ptr().wrapping_add(token as usize);
+                st(bias, lowered(before, ld(bias), presence, frequency));
+            }
+            st_u8(marks, given(before, lowers));
+        }
         st(&raw mut (*state).pos, pos + 1);
         st(&raw mut (*state).token, token);
         st(&raw mut (*state).step, step + 1);

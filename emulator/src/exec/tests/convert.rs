@@ -65,6 +65,21 @@ fn floats_become_integers_by_cutting_and_saturating() {
             (&[1], 0),
         ],
     );
+    gives(
+        "cvt.rzi.u64.f32 %rd4, %r1;",
+        "%rd4",
+        &[
+            (&[0x3fff_ffff], 1),
+            (&[0x5300_0001], 0x80_0001_0000),
+            (&[0x5f7f_ffff], 0xffff_ff00_0000_0000),
+            (&[0x5f80_0000], u64::MAX),
+            (&[0x7f80_0000], u64::MAX),
+            (&[0xbf80_0000], 0),
+            (&[0xff80_0000], 0),
+            (&[0x7fc0_0000], 1 << 63),
+            (&[1], 0),
+        ],
+    );
 }
 
 #[test]

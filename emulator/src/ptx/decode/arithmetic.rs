@@ -156,7 +156,7 @@ impl Decoder<'_> {
         let two = matches!(opcode, "cvt.rn.bf16x2.f32" | "cvt.rn.f16x2.f32");
         expect(operands, if two { 3 } else { 2 })?;
         let (to, from) = match opcode {
-            "cvt.u64.u32" | "cvt.s64.s32" => (Double, Word),
+            "cvt.u64.u32" | "cvt.s64.s32" | "cvt.rzi.u64.f32" => (Double, Word),
             "cvt.u64.u16" => (Double, Half),
             "cvt.u32.u64" | "cvt.rn.f32.u64" | "cvt.rn.f32.s64" => (Word, Double),
             "cvt.u16.u64" => (Half, Double),
@@ -171,6 +171,7 @@ impl Decoder<'_> {
             "cvt.s64.s32" => return Ok(Op::Widen { signed: true, d, a }),
             "cvt.u32.u64" => return Ok(Op::Narrow { half: false, d, a }),
             "cvt.u16.u64" => return Ok(Op::Narrow { half: true, d, a }),
+            "cvt.rzi.u64.f32" => return Ok(Op::U64FromF32 { d, a }),
             "cvt.rn.f32.u64" => return Ok(Op::F32From64 { signed: false, d, a }),
             "cvt.rn.f32.s64" => return Ok(Op::F32From64 { signed: true, d, a }),
             "cvt.u16.u32" | "cvt.u32.u16" => K32::Low16,

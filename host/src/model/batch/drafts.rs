@@ -3,7 +3,9 @@
 use contract::attention_paged::{ABSENT, NO_PAGE};
 use contract::sample::{SampleParams, StepState};
 
-use super::{Batch, BatchOptions, Size, reach};
+use super::slot::{Size, reach};
+use super::{Batch, BatchOptions};
+use crate::model::logprobs::Way;
 use crate::model::{Model, ModelError};
 use crate::ops::sample::{PARAM_WORDS, STATE_WORDS, param_words, state_words};
 use crate::ops::{Backend, OpError, TokenLog};
@@ -49,7 +51,7 @@ impl<B: Backend> Model<B> {
     /// sequence got, in the order of `drafts`: none where it has ended. Such steps attend exactly. With `record`, a backend that can replays a recording.
     ///
     /// # Errors
-    /// Ids outside of the vocabulary, more rows than [`BatchOptions::draft_rows`], a slot without a sequence whose prompt has run, one with [marks](Batch::mark), one given twice; a failed
+    /// Ids outside of the vocabulary, more rows than [`BatchOptions::draft_rows`], a slot without a sequence whose prompt has run, one with [marks](Batch::mark) or [extras](Batch::ask), one given twice; a failed
     /// launch.
     pub fn verify(
         &self,
@@ -85,11 +87,11 @@ impl<B: Backend> Batch<B> {
             }
             let found = self.slots.get(slot).and_then(Option::as_ref);
             let twice = places.iter().any(|place| place.slot == slot);
-            let Some(of_slot) = found.filter(|found| found.queued > 0 && !found.marked && !twice)
+            let Some(of_slot) =
+                found.filter(|found| found.queued > 0 && found.way() == Way::default() && !twice)
             else {
                 let (what, found) = ("slot of a draft", slot);
-                let allowed =
-                    "slots whose prompts have run and that have no marks are allowed, each once";
+                let allowed = "slots whose prompts have run, without marks and extras, are allowed, each once";
                 return Err(OpError::Dimension { op: "batch", what, found, allowed }.into());
             };
             let step = of_slot.queued;
@@ -147,7 +149,7 @@ impl<B: Backend> Batch<B> {
         backend.write(&mut sampler.state, first * STATE_WORDS, &states)?;
         backend.write(&mut sampler.params, first * PARAM_WORDS, &params)?;
         backend.write(tables, first * width, &pages)?;
-        Ok(Size { first, m, reach: reach(needed, capacity), share: None, stored: false })
+        Ok(Size { first, m, reach: reach(needed, capacity), share: None, way: Way::default() })
     }
 
     /// Takes the tokens of `place`, whose first row's sampler is `row`, up to the first that was not drafted or that ends the text. Says how many.

@@ -1,9 +1,11 @@
 //! How sequences come into a batch: their prompts run beside the steps of those that are there.
 
 use contract::attention_paged::PAGE;
-use contract::sample::{SampleParams, StepState};
+use contract::sample::{SEEN, SampleParams, StepState};
 
-use super::{Batch, BatchOptions, Needs, Size, Slot, class};
+use super::slot::{Size, Slot, class};
+use super::{Batch, BatchOptions, Needs};
+use crate::model::logprobs::Extras;
 use crate::model::{Model, ModelError, part};
 use crate::ops::attention_paged::{CopyPages, PagedRun};
 use crate::ops::lm_head::LmHead;
@@ -53,6 +55,8 @@ impl<B: Backend> Model<B> {
                     limit,
                     params,
                     marked: false,
+                    extras: Extras::default(),
+                    prompt_told: Vec::new(),
                 });
                 batch.waiting.push_back(slot);
                 Ok(slot)
@@ -70,9 +74,15 @@ impl<B: Backend> Model<B> {
         let pending = self.run_rows(batch, None, true)?;
         let mut slots: Vec<usize> = ended(&parts).map(|part| part.slot).collect();
         let rows = batch.runs.m();
+        let tells = batch.tells(&parts);
+        if !slots.is_empty() || tells {
+            self.last_norm(&mut batch.x, rows, pending)?;
+        }
+        if tells {
+            self.tell_prompts(batch, &parts, 0)?;
+        }
         if !slots.is_empty() {
             slots.sort_unstable();
-            self.last_norm(&mut batch.x, rows, pending)?;
             // Behind the rows that are there: all of them may yet be copied.
             self.begin_texts(batch, &parts, 0, (rows, slots[0]))?;
         }
@@ -100,6 +110,9 @@ impl<B: Backend> Model<B> {
         let pending = self.run_rows(batch, Some(Size { first: 0, m, ..size }), true)?;
         let rows = m + batch.runs.m();
         self.last_norm(&mut batch.x, rows, pending)?;
+        if batch.tells(&parts) {
+            self.tell_prompts(batch, &parts, m)?;
+        }
         self.begin_texts(batch, &parts, m, (0, 0))?;
         self.pick(batch, 0, 0, m)?;
         batch.count(&parts);
@@ -135,10 +148,10 @@ impl<B: Backend> Model<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let x_at = at * self.config.hidden_size;
-        let marked = batch.slots[slot..slot + m].iter().flatten().any(|slot| slot.marked);
+        let way = batch.way_of(slot..slot + m);
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         let w = self.head();
-        let int8 = self.int8.as_ref().filter(|_| !marked);
+        let int8 = self.int8.as_ref().filter(|_| !way.stored);
         if let (Some(table), Some(input)) = (int8, head_input) {
             return self.backend.lm_head_int8(LmHeadInt8 {
                 norm: None,
@@ -156,21 +169,21 @@ impl<B: Backend> Model<B> {
         }
         self.backend.lm_head(LmHead { x: &x.wide, x_at, w, logits, m })?;
         batch.logits_of = slot..slot + m;
-        self.sample_rows(batch, slot, m)
+        self.sample_rows(batch, slot, m, way)
     }
 }
 
 /// Tokens of a prompt in a prefill step.
-struct Part {
-    slot: usize,
+pub(super) struct Part {
+    pub(super) slot: usize,
     /// The first of them.
-    first: usize,
+    pub(super) first: usize,
     /// Tokens of the prompt that have run with them.
-    reach: usize,
+    pub(super) reach: usize,
     /// Whether the prompt ends with them.
     ends: bool,
     /// Row of the last of them.
-    last_row: usize,
+    pub(super) last_row: usize,
 }
 
 /// Those that end their prompts.
@@ -233,8 +246,11 @@ impl<B: Backend> Batch<B> {
     /// in any case, for what comes behind it.
     fn find_beginning(&mut self, slot: usize, copies: &mut Vec<[u32; 2]>) {
         let Self { slots, pool, options, .. } = self;
-        let Some(Slot { prompt, pages, ran, cached, .. }) = &mut slots[slot] else { return };
-        if !options.prefix_cache {
+        let Some(Slot { prompt, pages, ran, cached, extras, .. }) = &mut slots[slot] else {
+            return;
+        };
+        // What is told of a prompt comes of its rows.
+        if !options.prefix_cache || extras.prompt_logprobs.is_some() {
             return;
         }
         let found = pool.find(&prompt[..prompt.len() - 1]);
@@ -246,24 +262,6 @@ impl<B: Backend> Batch<B> {
             *cached += reach - *ran;
             *ran = reach;
         }
-    }
-
-    /// Tells the sampler of the sequence in `slot` what is known of each token, `[vocab]`: [`contract::sample::SEEN`] and
-    /// [`contract::sample::FORBIDDEN`], which count from the next step that is queued on, and unless [`SampleParams::repetition_penalty`] is 1.
-    ///
-    /// # Errors
-    /// Another number of marks, a slot without a sequence; a failed copy.
-    pub fn mark(&mut self, backend: &B, slot: usize, marks: &[u8]) -> Result<(), OpError> {
-        let dimension =
-            |what, found, allowed| OpError::Dimension { op: "batch", what, found, allowed };
-        if marks.len() != self.vocab {
-            return Err(dimension("marks", marks.len(), "one for each token is allowed"));
-        }
-        let Some(marked) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
-            return Err(dimension("slot of marks", slot, "slots with a sequence are allowed"));
-        };
-        marked.marked = true;
-        backend.write(&mut self.sampler.marks, slot * self.vocab, marks)
     }
 
     /// Prepares the sampler, the pages and the tokens of the sequence in `slot`, whose row is not there yet.
@@ -282,8 +280,9 @@ impl<B: Backend> Batch<B> {
         let log = slot * self.options.capacity;
         self.tokens.clear_part(log..log + self.options.capacity);
         let mut marks = vec![0u8; self.vocab];
-        prompt.iter().for_each(|&id| marks[id as usize] = 1);
+        prompt.iter().for_each(|&id| marks[id as usize] = SEEN);
         let width = self.width();
+        self.told.ask(backend, slot, None)?;
         backend.write(&mut self.sampler.marks, slot * self.vocab, &marks)?;
         backend.write(&mut self.sampler.params, slot * PARAM_WORDS, &param_words(params))?;
         backend.write(&mut self.tables, slot * width, pages)

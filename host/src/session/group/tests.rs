@@ -97,7 +97,7 @@ impl Batched for Fake {
     fn admit(
         &mut self,
         prompt: &[u32],
-        params: &SampleParams,
+        Wish { params, .. }: &Wish,
         _: MakeGuide<'_>,
     ) -> Result<usize, SessionError> {
         if self.script.refuses {
@@ -136,7 +136,7 @@ impl Batched for Fake {
         }
         *token += 1;
         let is_last = *left == 0 && !stops.contains(&found);
-        Ok(Next::Token { token: found, end: is_last.then_some(End::Limit) })
+        Ok(Next::Token { token: found, told: None, end: is_last.then_some(End::Limit) })
     }
 
     fn counts(&self, _: usize) -> Counts {
