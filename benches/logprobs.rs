@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bitnet_benches::{Case, run, upload};
-use bitnet_gpu::ops::logprobs::Logprobs;
+use bitnet_gpu::ops::logprobs::{LogprobScratch, Logprobs};
 use bitnet_gpu::ops::{Backend, OpError, RowWords, TokenLog};
 use bitnet_gpu::reference::logprobs::BENCH_SHAPES;
 use bitnet_gpu::reference::sample::logits;
@@ -22,6 +22,7 @@ struct Tensors<B: Backend> {
     words: B::Buf<u32>,
     last: B::Buf<u32>,
     out: B::TokenLog,
+    scratch: LogprobScratch<B>,
 }
 
 impl Case for Tell {
@@ -49,11 +50,12 @@ impl Case for Tell {
             words: upload(backend, &[1, 1 + self.top])?,
             last: upload(backend, &vec![0u32; self.rows])?,
             out: backend.alloc_tokens(self.rows * ENTRY_WORDS)?,
+            scratch: LogprobScratch::alloc(backend, self.vocab, self.rows)?,
         })
     }
 
     fn run<B: Backend>(&self, backend: &B, t: &mut Tensors<B>) -> Result<(), OpError> {
-        let Tensors { logits, ids, words, last, out } = t;
+        let Tensors { logits, ids, words, last, out, scratch } = t;
         let word = |at| RowWords::<B> { words, at, stride: 0 };
         // A token is told once.
         backend.fill(last, 0)?;
@@ -65,6 +67,7 @@ impl Case for Tell {
             wanted: word(1),
             last,
             out,
+            scratch,
             first: 0,
             rows: self.rows,
             ring: 1,

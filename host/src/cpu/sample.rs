@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use contract::num::order_key;
 use contract::sample::{
-    BIASED, SEEN, SampleParams, StepState, counted, given, lowered, penalise, random, rank,
+    SEEN, SampleParams, StepState, counted, given, has_bias, lowered, penalise, random, rank,
     rank_index, scale_random, temper, top_p_target, weight,
 };
 
@@ -82,7 +82,7 @@ vectorised! {
         for (i, ((x, logit), marks)) in adjusted.iter_mut().zip(logits).zip(marks).enumerate() {
             let marks = counted(*marks, params.repetition_penalty);
             let mut penalised = penalise(*logit, marks, params.repetition_penalty);
-            if marks & BIASED != 0 {
+            if has_bias(marks, params.repetition_penalty) {
                 penalised += bias.get(i).copied().unwrap_or(0.0);
             }
             *x = temper(penalised, params.temperature);

@@ -174,7 +174,7 @@ impl<B: Backend> Batch<B> {
             head_input: int8.map(|table| table.input(backend, picked)).transpose()?,
             sampler: SampleState::alloc(backend, vocab, samplers)?,
             tokens: backend.alloc_tokens(samplers * capacity)?,
-            told: LogprobLog::alloc(backend, max_batch)?,
+            told: LogprobLog::alloc(backend, vocab, max_batch)?,
             prompts_told: None,
             written: vec![false; max_batch],
             recordings: Vec::new(),
@@ -379,7 +379,7 @@ impl<B: Backend> Model<B> {
 
     /// Queues a step without prompts.
     fn queue_step(&self, batch: &mut Batch<B>, size: Size, record: bool) -> Result<(), OpError> {
-        let has_logits = size.way.stored || self.int8.is_none();
+        let has_logits = size.way.stored() || self.int8.is_none();
         batch.logits_of = if has_logits { size.first..size.first + size.m } else { 0..0 };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
             let recording = self.backend.record(|| self.step_rows(batch, size))?;
@@ -413,7 +413,7 @@ impl<B: Backend> Model<B> {
         let Size { first, m, way, .. } = size;
         let pending = self.run_rows(batch, Some(size), false)?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
-        let int8 = self.int8.as_ref().filter(|_| !way.stored);
+        let int8 = self.int8.as_ref().filter(|_| !way.stored());
         if let (Some(table), Some(input)) = (int8, head_input) {
             let next = Next { input, sampler, row: first, bounds: logits, out: tokens };
             return self.next_tokens(table, x, m, pending, next);

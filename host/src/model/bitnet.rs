@@ -253,14 +253,14 @@ impl<B: Backend> Model<B> {
             Some((_, recording)) => self.backend.replay(recording)?,
             None => self.step(sequence, reach)?,
         }
-        sequence.has_logits = self.int8.is_none() || sequence.way.stored;
+        sequence.has_logits = self.int8.is_none() || sequence.way.stored();
         Ok(())
     }
 
     fn step(&self, sequence: &mut Sequence<B>, reach: usize) -> Result<(), OpError> {
         let pending = self.run(sequence, Input::State, 1, reach)?;
         let Sequence { x, head_input, sampler, logits, tokens, way, .. } = &mut *sequence;
-        let int8 = self.int8.as_ref().filter(|_| !way.stored);
+        let int8 = self.int8.as_ref().filter(|_| !way.stored());
         if let (Some(table), Some(input)) = (int8, head_input) {
             let next = Next { input, sampler, row: 0, bounds: logits, out: tokens };
             return self.next_tokens(table, x, 1, pending, next);

@@ -3,7 +3,7 @@
 use contract::logprobs::{ENTRY_WORDS, LIST, LOGPROB, MAX_TOP, RANK, STEP};
 use contract::sample::{BIASED, SEEN, SampleParams};
 
-use crate::ops::logprobs::Logprobs;
+use crate::ops::logprobs::{LogprobScratch, Logprobs};
 use crate::ops::sample::{STATE_STEP, STATE_TOKEN, STATE_WORDS, SampleState};
 use crate::ops::{Backend, OpError, RowWords, TokenLog};
 
@@ -35,35 +35,38 @@ pub struct Extras {
 /// How the next tokens of a step are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Way {
-    /// By the stored head: where most tokens are forbidden, or some have a bias, bounds say little, and what is told needs every logit.
-    pub(super) stored: bool,
-    /// Some have a bias.
+    /// Some tokens have a bias.
     pub(super) bias: bool,
     /// Some are told.
     pub(super) logprobs: bool,
 }
 
 impl Way {
+    /// Whether by the stored head: what is told needs every logit as it is, and the int8 head knows no bias.
+    pub(super) fn stored(self) -> bool {
+        self.bias || self.logprobs
+    }
+
     /// That of a sequence.
     pub(super) fn of(params: &SampleParams, extras: &Extras) -> Self {
         let bias = params.lowers() || !extras.logit_bias.is_empty();
-        let logprobs = extras.logprobs.is_some();
-        Self { stored: bias || logprobs, bias, logprobs }
+        Self { bias, logprobs: extras.logprobs.is_some() }
     }
 
     /// That of both.
     pub(super) fn and(self, other: Self) -> Self {
-        Self {
-            stored: self.stored || other.stored,
-            bias: self.bias || other.bias,
-            logprobs: self.logprobs || other.logprobs,
-        }
+        Self { bias: self.bias || other.bias, logprobs: self.logprobs || other.logprobs }
     }
 }
 
 /// What is asked for, as the kernel takes it.
 pub(super) fn wanted(top: Option<u32>) -> u32 {
     top.map_or(0, |top| 1 + top.min(MAX_TOP))
+}
+
+/// The same parameters where tokens have a bias: the sampler looks for it.
+pub(super) fn under_bias(params: &SampleParams) -> SampleParams {
+    SampleParams { repetition_penalty: -params.repetition_penalty.abs(), ..*params }
 }
 
 /// Marks and bias of each token of a sequence that goes on behind `seen`.
@@ -110,16 +113,18 @@ pub(super) struct LogprobLog<B: Backend> {
     last: B::Buf<u32>,
     /// `[rows, RING]` entries.
     log: B::TokenLog,
+    scratch: LogprobScratch<B>,
     /// What each row was asked for.
     asked: Vec<Option<u32>>,
 }
 
 impl<B: Backend> LogprobLog<B> {
-    pub(super) fn alloc(backend: &B, rows: usize) -> Result<Self, OpError> {
+    pub(super) fn alloc(backend: &B, vocab: usize, rows: usize) -> Result<Self, OpError> {
         let mut log = Self {
             wanted: backend.alloc("sampler", rows)?,
             last: backend.alloc("sampler", rows)?,
             log: backend.alloc_tokens(rows * RING * ENTRY_WORDS)?,
+            scratch: LogprobScratch::alloc(backend, vocab, rows)?,
             asked: vec![None; rows],
         };
         backend.fill(&mut log.wanted, 0)?;
@@ -164,6 +169,7 @@ impl<B: Backend> LogprobLog<B> {
             wanted: RowWords { words: &self.wanted, at: first, stride: 1 },
             last: &mut self.last,
             out: &mut self.log,
+            scratch: &mut self.scratch,
             first,
             rows,
             ring: RING,

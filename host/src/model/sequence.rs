@@ -2,7 +2,7 @@
 
 use contract::sample::{SEEN, SampleParams, StepState};
 
-use super::logprobs::{LogprobLog, Way, biased};
+use super::logprobs::{LogprobLog, Way, biased, under_bias};
 use super::{Extras, Model, ModelError, TokenLogprobs};
 use crate::layers::Activations;
 use crate::ops::attention::check_math;
@@ -85,7 +85,7 @@ impl<B: Backend> Sequence<B> {
             sampler: SampleState::alloc(backend, config.vocab_size, 1)?,
             tokens: backend.alloc_tokens(capacity)?,
             way: Way::default(),
-            told: LogprobLog::alloc(backend, 1)?,
+            told: LogprobLog::alloc(backend, config.vocab_size, 1)?,
             recordings: Vec::new(),
             options,
             vocab: config.vocab_size,
@@ -126,9 +126,7 @@ impl<B: Backend> Sequence<B> {
         backend.write(&mut self.sampler.marks, 0, &marks)?;
         backend.write(&mut self.sampler.params, 0, &param_words(params))?;
         backend.write(&mut self.sampler.state, 0, &state_words(&state))?;
-        self.way = Way::default();
-        self.told.ask(backend, 0, None)?;
-        Ok(())
+        Ok(self.ask(backend, seen, params, &Extras::default())?)
     }
 
     /// Asks for more of a text that was just begun, behind the tokens `seen`: before its first token is queued. What its prompt is told is not asked for here.
@@ -151,6 +149,7 @@ impl<B: Backend> Sequence<B> {
             };
             backend.write(of_sampler, 0, &bias)?;
             backend.write(&mut self.sampler.marks, 0, &marks)?;
+            backend.write(&mut self.sampler.params, 0, &param_words(&under_bias(params)))?;
         }
         self.told.ask(backend, 0, extras.logprobs)
     }

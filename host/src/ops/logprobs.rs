@@ -1,6 +1,6 @@
 //! Host side of [`contract::logprobs`].
 
-use contract::logprobs::ENTRY_WORDS;
+use contract::logprobs::{ENTRY_WORDS, MAX_ENTRIES, blocks, groups};
 use contract::w2a8::MAX_ROWS;
 
 use super::error::{at_least, dimension};
@@ -8,6 +8,35 @@ use super::tensor::RowWords;
 use super::{Backend, OpError, Tensor, TokenLog};
 
 const OP: &str = "logprobs";
+
+/// What the kernels keep between them, for so many rows at once.
+pub struct LogprobScratch<B: Backend> {
+    /// `[rows, groups(vocab)]`.
+    pub bests: B::Buf<u64>,
+    /// `[rows, blocks(vocab), 2]`.
+    pub parts: B::Buf<u64>,
+    /// `[rows]`; zero between operations.
+    pub tickets: B::Buf<u32>,
+}
+
+impl<B: Backend> LogprobScratch<B> {
+    /// Reserves it.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn alloc(backend: &B, vocab: usize, rows: usize) -> Result<Self, OpError> {
+        dimension(OP, "vocab", vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
+        dimension(OP, "rows", rows, MAX_ENTRIES, "1 to 65,535 rows are allowed")?;
+        let vocab = vocab as u32;
+        let mut scratch = Self {
+            bests: backend.alloc("sampler", rows * groups(vocab) as usize)?,
+            parts: backend.alloc("sampler", rows * 2 * blocks(vocab) as usize)?,
+            tickets: backend.alloc("sampler", rows)?,
+        };
+        backend.fill(&mut scratch.tickets, 0)?;
+        Ok(scratch)
+    }
+}
 
 /// Tells the log probability of each row's token and the most likely tokens there, by the model's own logits. A token is told once.
 pub struct Logprobs<'a, B: Backend> {
@@ -25,6 +54,8 @@ pub struct Logprobs<'a, B: Backend> {
     pub last: &'a mut B::Buf<u32>,
     /// Receives entries of [`ENTRY_WORDS`]: `[first + rows, ring]` of them.
     pub out: &'a mut B::TokenLog,
+    /// For `rows` rows.
+    pub scratch: &'a mut LogprobScratch<B>,
     /// The row of `last` and `out` that belongs to the first logits.
     pub first: usize,
     /// Rows.
@@ -40,7 +71,7 @@ impl<B: Backend> Logprobs<'_, B> {
     /// The tensor or dimension that does not fit.
     pub fn check(&self) -> Result<(), OpError> {
         dimension(OP, "vocab", self.vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
-        dimension(OP, "rows", self.rows, MAX_ROWS, "1 to 2^24 rows are allowed")?;
+        dimension(OP, "rows", self.rows, MAX_ENTRIES, "1 to 65,535 rows are allowed")?;
         dimension(OP, "ring", self.ring, MAX_ROWS, "1 to 2^24 entries are allowed")?;
         let end = self.first.saturating_add(self.rows);
         dimension(OP, "first + rows", end, MAX_ROWS, "1 to 2^24 rows are allowed")?;
@@ -48,6 +79,10 @@ impl<B: Backend> Logprobs<'_, B> {
         self.ids.check(OP, "ids", self.rows, 1)?;
         self.steps.check(OP, "steps", self.rows, 1)?;
         self.wanted.check(OP, "wanted", self.rows, 1)?;
+        let (vocab, LogprobScratch { bests, parts, tickets }) = (self.vocab as u32, &*self.scratch);
+        at_least(OP, "bests", bests.len(), self.rows * groups(vocab) as usize)?;
+        at_least(OP, "parts", parts.len(), self.rows * 2 * blocks(vocab) as usize)?;
+        at_least(OP, "tickets", tickets.len(), self.rows)?;
         at_least(OP, "last", self.last.len(), end)?;
         at_least(OP, "out", self.out.len(), (end * self.ring).saturating_mul(ENTRY_WORDS))
     }
@@ -57,9 +92,10 @@ impl<B: Backend> Logprobs<'_, B> {
 impl Logprobs<'_, super::CudaBackend> {
     pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
         use contract::launch::DevPtr;
-        use contract::logprobs::{Args, Logprobs};
+        use contract::logprobs::{Args, Groups, Tell};
         self.check()?;
-        let Self { logits, vocab, ids, steps, wanted, last, out, first, rows, ring } = self;
+        let Self { logits, vocab, ids, steps, wanted, last, out, scratch, first, rows, ring } =
+            self;
         let stream = cuda.stream();
         let at = |words: RowWords<'_, super::CudaBackend>| -> DevPtr<u32> {
             super::cuda::at(words.words.dev_ptr(stream), words.at)
@@ -71,14 +107,21 @@ impl Logprobs<'_, super::CudaBackend> {
             wanted: at(wanted),
             last: super::cuda::at(last.dev_ptr(stream), first),
             out: super::cuda::at(out.dev_ptr(stream), first * ring * ENTRY_WORDS),
+            bests: scratch.bests.dev_ptr(stream),
+            parts: scratch.parts.dev_ptr(stream),
+            tickets: scratch.tickets.dev_ptr(stream),
             ids_stride: ids.stride as u32,
             steps_stride: steps.stride as u32,
             wanted_stride: wanted.stride as u32,
             ring: ring as u32,
             vocab: vocab as u32,
         };
-        // SAFETY: `check` compared every tensor with `rows` rows; allocations are 256-byte aligned and entries are a multiple of 16 bytes; `last`
-        // and `out` are borrowed exclusively.
-        unsafe { cuda.launch::<Logprobs>([rows as u32, 1, 1], args) }
+        let grid = [blocks(args.vocab), rows as u32, 1];
+        // SAFETY: `check` compared every tensor with `rows` rows; allocations are 256-byte aligned and entries are a multiple of 16 bytes; what is
+        // written is borrowed exclusively.
+        unsafe {
+            cuda.launch::<Groups>(grid, args)?;
+            cuda.launch::<Tell>(grid, args)
+        }
     }
 }

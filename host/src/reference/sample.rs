@@ -2,8 +2,8 @@
 
 use contract::num::order_key;
 use contract::sample::{
-    BIASED, SEEN, SampleParams, StepState, counted, given, lowered, penalise, random, scale_random,
-    temper, top_p_target, weight,
+    SEEN, SampleParams, StepState, counted, given, has_bias, lowered, penalise, random,
+    scale_random, temper, top_p_target, weight,
 };
 
 use super::Inputs;
@@ -38,6 +38,13 @@ pub fn params(seed: u64) -> Vec<SampleParams> {
         SampleParams { repetition_penalty: 1.3, ..GREEDY },
         SampleParams { repetition_penalty: -1.0, ..GREEDY },
         SampleParams { repetition_penalty: -1.3, top_k: 40, ..warm },
+        SampleParams {
+            repetition_penalty: -1.1,
+            presence_penalty: 0.5,
+            frequency_penalty: 0.25,
+            top_k: 40,
+            ..warm
+        },
         warm,
         SampleParams { temperature: 30.0, ..warm },
         SampleParams { top_k: 1, ..warm },
@@ -78,7 +85,7 @@ pub fn pick(logits: &[f32], marks: &[u8], bias: &[f32], params: &SampleParams, s
         .map(|i| {
             let marks = counted(marks[i], params.repetition_penalty);
             let x = penalise(logits[i], marks, params.repetition_penalty);
-            let x = if marks & BIASED != 0 { x + bias[i] } else { x };
+            let x = if has_bias(marks, params.repetition_penalty) { x + bias[i] } else { x };
             temper(x, params.temperature)
         })
         .collect();

@@ -1,9 +1,9 @@
 //! Runs of [`crate::ops::logprobs`].
 
-use contract::logprobs::ENTRY_WORDS;
+use contract::logprobs::{ENTRY_WORDS, blocks, groups};
 
 use super::{Bed, Output, Run, RunError};
-use crate::ops::logprobs::Logprobs;
+use crate::ops::logprobs::{LogprobScratch, Logprobs};
 use crate::ops::{Backend, RowWords, TokenLog};
 use crate::reference::Inputs as Seeded;
 use crate::reference::sample::logits;
@@ -64,6 +64,12 @@ impl Run for Inputs {
         let at = |words| RowWords::<B> { words, at: stride, stride };
         let (ids, steps, wanted) = (at(&ids), at(&steps), at(&wanted));
         let (vocab, first, ring) = (self.vocab, self.first, self.ring);
+        let (of_groups, of_blocks) = (groups(vocab as u32), blocks(vocab as u32));
+        let mut scratch = LogprobScratch::<B> {
+            bests: bed.output(rows * of_groups as usize)?,
+            parts: bed.output(2 * rows * of_blocks as usize)?,
+            tickets: bed.input(&vec![0; rows])?,
+        };
         let logits = &logits;
         let (last_of, out_of) = (&mut last, &mut out);
         bed.backend().logprobs(Logprobs {
@@ -74,10 +80,14 @@ impl Run for Inputs {
             wanted,
             last: last_of,
             out: out_of,
+            scratch: &mut scratch,
             first,
             rows,
             ring,
         })?;
+        bed.keep_words("tickets", &[rows], &scratch.tickets)?;
+        bed.read("bests", &scratch.bests)?;
+        bed.read("parts", &scratch.parts)?;
         bed.keep_words("last", &[first + rows], &last)?;
         let entries = (0..words + ENTRY_WORDS).map(|i| out.get(i)).collect();
         bed.push(Output::words("out", &[words / ENTRY_WORDS + 1, ENTRY_WORDS], entries));
@@ -90,7 +100,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
     let mut seeded = Seeded::new(19);
     let shapes = [(1, 3), (257, 2), (33_000, 3)];
-    let cases = shapes.into_iter().map(|(vocab, rows)| {
+    let cases = shapes.into_iter().flat_map(|(vocab, rows)| {
         let of_rows = (0..rows).flat_map(|_| logits(vocab, seeded.bits() & !3));
         let logits: Vec<f32> = of_rows.collect();
         let rows = (0..rows as u32).map(|i| {
@@ -99,7 +109,9 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         });
         let inputs = Inputs { logits, vocab, rows: rows.collect(), first: 1, ring: 2, stride: 3 };
         let what = format!("rows={} vocab={vocab}", inputs.rows.len());
-        (contract::logprobs::Logprobs::SPEC.symbol, what, inputs)
+        use contract::logprobs::{Groups, Tell};
+        [Groups::SPEC.symbol, Tell::SPEC.symbol]
+            .map(|kernel| (kernel, what.clone(), inputs.clone()))
     });
     cases.collect()
 }

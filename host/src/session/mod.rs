@@ -317,7 +317,6 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         // Below 0 the marks of tokens are looked at.
         repetition_penalty: match params.grammar {
             Some(_) => -params.repetition_penalty,
-            None if params.has_bias() => -params.repetition_penalty,
             None => params.repetition_penalty,
         },
         top_k: params.top_k,

@@ -150,11 +150,6 @@ impl SamplingParams {
     pub fn is_greedy(&self) -> bool {
         self.temperature == 0.0
     }
-
-    /// Whether something is added to logits, or taken off them for what the text has given.
-    pub(crate) fn has_bias(&self) -> bool {
-        !self.logit_bias.is_empty() || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
-    }
 }
 
 #[cfg(test)]

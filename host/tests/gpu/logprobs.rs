@@ -1,6 +1,6 @@
 //! [`contract::logprobs`]: log probabilities of tokens, and the most likely ones.
 
-use bitnet_gpu::ops::logprobs::Logprobs;
+use bitnet_gpu::ops::logprobs::{LogprobScratch, Logprobs};
 use bitnet_gpu::ops::{Backend, RowWords, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::logprobs::{TEST_SHAPES, tell};
@@ -38,6 +38,7 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         tell(&logits[i * vocab..][..vocab], asked, &mut last[first + i], entries);
     }
     vec![
+        Output::words("tickets", &[rows.len()], vec![0; rows.len()]),
         Output::words("last", &[last.len()], last),
         Output::words("out", &[entries + 1, ENTRY_WORDS], out),
     ]
@@ -179,12 +180,14 @@ fn refusals<B: Backend>(b: &B) {
     let mut last = zeros::<B, u32>(b, 3);
     let mut out = b.alloc_tokens(rows * ring * ENTRY_WORDS).expect("entries");
     let mut small = b.alloc_tokens(rows * ring * ENTRY_WORDS - 1).expect("entries");
+    let mut scratch = LogprobScratch::alloc(b, vocab, rows).expect("scratch");
+    let mut less = LogprobScratch::alloc(b, vocab, rows - 1).expect("scratch");
     let of = |words| RowWords::<B> { words, at: 0, stride: 1 };
     let (ids, steps, wanted) = (of(words), of(words), of(words));
     macro_rules! op {
         ($($field:ident: $value:expr),*) => {{
             #[allow(unused_mut, reason = "one field is changed at a time")]
-            let mut op = Logprobs { logits, vocab, ids, steps, wanted, last: &mut last, out: &mut out, first: 0, rows, ring };
+            let mut op = Logprobs { logits, vocab, ids, steps, wanted, last: &mut last, out: &mut out, scratch: &mut scratch, first: 0, rows, ring };
             $(op.$field = $value;)*
             b.logprobs(op)
         }};
@@ -200,6 +203,7 @@ fn refusals<B: Backend>(b: &B) {
     refused!(short("ids"), op!(ids: of(two)));
     refused!(short("steps"), op!(steps: of(two)));
     refused!(short("wanted"), op!(wanted: of(two)));
+    refused!(short("bests"), op!(scratch: &mut less));
     refused!(short("last"), op!(first: 1));
     refused!(short("out"), op!(out: &mut small));
     refused!(short("out"), op!(ring: 3));

@@ -123,7 +123,7 @@ families! {
     layernorm: SmallF32, SmallF16, SmallBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, PartsF32, PartsF16, PartsBf16;
     lm_head: LmHeadBf16, LmHeadF16, LmHeadF32, LmHeadManyBf16, LmHeadManyF16, LmHeadManyF32, LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32;
     lm_head_int8: PackBf16, PackF16, PackF32, Input, Scan, ScanFew, ScanSome, ScanMany, ScanWide, ScanWideSome, RescoreBf16, RescoreF16, RescoreF32, PickBf16, PickF16, PickF32;
-    logprobs: Logprobs;
+    logprobs: Groups, Tell;
     lut_matmul: Tl1W8, Tl1W16, Tl2W8, Tl2W16, LossyTables, LossyB1, LossyB2, LossyB3, LossyB4;
     pool2d: AxesF32, AxesF16, AxesBf16, AxesLastF32, AxesLastF16, AxesLastBf16, StripsMaxF32, StripsMaxF16, StripsMaxBf16, StripsAvgF32, StripsAvgF16, StripsAvgBf16, PlanesMaxF32, PlanesMaxF16, PlanesMaxBf16, TilesF32, TilesF16, TilesBf16, WindowF32, WindowF16, WindowBf16, PiecesF32, PiecesF16, PiecesBf16, LinesF32, LinesF16, LinesBf16, GlobalF32, GlobalF16, GlobalBf16, WholeF32, WholeF16, WholeBf16;
     rmsnorm: SmallF32, SmallF16, SmallBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;

@@ -17,7 +17,7 @@
 //! What `sample_prepare` makes of the logits of [`crate::lm_head`] is made of those of the rows that the sampler can pick or
 //! that decide what it picks, from the same bits; of the others it is made as if they were minus infinity. So the token is the same,
 //! always. What a token is drawn from has to be known: the best, the best `k`, or what weighs enough beside the best (min-p without top-p). Where more may be
-//! drawn ([`Asked::wanted`] is 0) every logit is computed. Where the best is all that is asked ([`Asked::alone`]), only `best` is written.
+//! drawn or tokens are forbidden ([`Asked::wanted`] is 0) every logit is computed. A bias ([`crate::sample::BIASED`]) is not known here. Where the best is all that is asked ([`Asked::alone`]), only `best` is written.
 //!
 //! # The bound
 //!

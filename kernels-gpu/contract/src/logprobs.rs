@@ -8,6 +8,9 @@
 //! | `wanted` | `u32`   | `[rows]`                     | 0: nothing; else 1 and the number of likely tokens to list |
 //! | `last`   | `u32`   | `[rows]`                     | number of the last token that was told; updated            |
 //! | `out`    | `u32`   | `[rows, ring, ENTRY_WORDS]`  | entries                                                    |
+//! | `bests`  | `u64`   | `[rows, groups(vocab)]`      | scratch: the best [`rank`](crate::sample::rank) of each group |
+//! | `parts`  | `u64`   | `[rows, blocks(vocab), 2]`   | scratch: of each block its part of the sum, and its tokens above |
+//! | `tickets`| `u32`   | `[rows]`                     | scratch, 0 before and after                                |
 //!
 //! A row that wants nothing, has no token or has been told this one is left alone. Any other gets entry `(step - 1) % ring`:
 //!
@@ -47,16 +50,33 @@ pub const LIST: usize = 4;
 /// Words of an entry: a multiple of 16 bytes.
 pub const ENTRY_WORDS: usize = LIST + 2 * MAX_TOP as usize;
 
-/// Threads of a block: one block a row.
+/// Threads of a block.
 pub const THREADS: u32 = 256;
 /// Logits that a warp loads together.
 pub const TILE: u32 = 512;
+/// Blocks of a row at most: a warp of each has a group, or several.
+pub const MAX_BLOCKS: u32 = 32;
 /// Groups of a row at most, whose best logits a block keeps.
 pub const MAX_GROUPS: u32 = 2048;
-/// Shared memory: the best of each group, and of each warp a sum and a count.
-pub const SMEM_BYTES: u32 = 8 * (MAX_GROUPS + 2 * THREADS / 32);
+/// Most rows of a launch.
+pub const MAX_ENTRIES: usize = 65_535;
+/// Shared memory of the second kernel: the best of each group, and of each warp a part of the sum.
+pub const SMEM_BYTES: u32 = 8 * (MAX_GROUPS + THREADS / 32);
 /// The weight of the largest logit.
 pub const ONE: u64 = 1 << 39;
+
+/// Groups of a row.
+#[inline(always)]
+pub const fn groups(vocab: u32) -> u32 {
+    vocab.div_ceil(span(vocab))
+}
+
+/// Blocks of a row.
+#[inline(always)]
+pub const fn blocks(vocab: u32) -> u32 {
+    let all = groups(vocab).div_ceil(THREADS / 32);
+    if all < MAX_BLOCKS { all } else { MAX_BLOCKS }
+}
 
 /// Logits of a group.
 #[inline(always)]
@@ -90,7 +110,7 @@ pub fn log_probability(x: f32, max: f32, ln_sum: f32) -> f32 {
     if y.is_nan() { f32::NAN } else { y }
 }
 
-/// The only kernel parameter, passed by value.
+/// The only parameter of both kernels, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Args {
@@ -106,6 +126,12 @@ pub struct Args {
     pub last: DevPtr<u32>,
     /// Entries; may be host memory mapped into the device.
     pub out: DevPtr<u32>,
+    /// Scratch: the best of each group.
+    pub bests: DevPtr<u64>,
+    /// Scratch: of each block a sum and a count.
+    pub parts: DevPtr<u64>,
+    /// Scratch: blocks of each row that are done.
+    pub tickets: DevPtr<u32>,
     /// Words from token to token.
     pub ids_stride: u32,
     /// Words from number to number.
@@ -118,12 +144,19 @@ pub struct Args {
     pub vocab: u32,
 }
 
-/// Entries of rows; grid `[rows, 1, 1]`.
-pub enum Logprobs {}
+/// The best of each group, and the tokens above; grid `[blocks(vocab), rows, 1]`.
+pub enum Groups {}
+/// The sum, and by the last block of a row its entry; the same grid, behind it with the same arguments.
+pub enum Tell {}
 
-impl Kernel for Logprobs {
+impl Kernel for Groups {
     type Args = Args;
-    const SPEC: LaunchSpec = LaunchSpec::new("logprobs", THREADS).with_smem(SMEM_BYTES);
+    const SPEC: LaunchSpec = LaunchSpec::new("logprobs_groups", THREADS).with_smem(8 * THREADS / 32);
+}
+
+impl Kernel for Tell {
+    type Args = Args;
+    const SPEC: LaunchSpec = LaunchSpec::new("logprobs_tell", THREADS).with_smem(SMEM_BYTES);
 }
 
 #[cfg(test)]
@@ -134,7 +167,8 @@ mod tests {
     fn groups_fit_and_cover_every_vocabulary() {
         for vocab in (1..5000).chain([128_256, 1 << 20, (1 << 20) + 1, (1 << 24) - 1, 1 << 24]) {
             let span = span(vocab);
-            assert!(span.is_multiple_of(TILE) && vocab.div_ceil(span) <= MAX_GROUPS, "{vocab}");
+            assert!(span.is_multiple_of(TILE) && groups(vocab) <= MAX_GROUPS, "{vocab}");
+            assert!((1..=MAX_BLOCKS).contains(&blocks(vocab)), "{vocab}");
         }
         assert_eq!(span(128_256), TILE);
     }

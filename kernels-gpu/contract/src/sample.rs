@@ -15,7 +15,7 @@
 //! Steps (each order-free, so that any split over threads gives the same token):
 //!
 //! 1. `x[i] = temper(penalise(logit[i]) + bias[i])`, so that forbidden tokens have minus infinity; the best is the largest `(order_key(x), lowest i)`.
-//!    NaN counts as the smallest. Without [`BIASED`] nothing is added.
+//!    NaN counts as the smallest. Unless [`has_bias`] nothing is added.
 //! 2. Temperature 0: the best is the token. Otherwise each token weighs
 //!    `u[i] = trunc(exp(x[i] - x[best]) * 2^31)`, an integer, so sums are exact in `u64`.
 //!    A token lighter than 2^-31 of the best weighs 0 and cannot be drawn.
@@ -68,7 +68,7 @@ pub const MAX_STOP_IDS: usize = 16;
 pub const SEEN: u8 = 1;
 /// Bit of a token that must not be picked, while there is another one.
 pub const FORBIDDEN: u8 = 2;
-/// Bit of a token that has a bias.
+/// Bit of a token that has a bias, which counts under a [`SampleParams::repetition_penalty`] below 0.
 pub const BIASED: u8 = 4;
 /// Bit of a token that the text has given under presence and frequency penalties.
 pub const GIVEN: u8 = 8;
@@ -86,7 +86,7 @@ pub struct SampleParams {
     /// Divides the logits; 0 picks the best token.
     pub temperature: f32,
     /// Its magnitude divides positive and multiplies negative logits of [`SEEN`] tokens. With 1 the marks are not looked at, so with none
-    /// [`FORBIDDEN`]; -1 is no penalty and looks at them.
+    /// [`FORBIDDEN`]; -1 is no penalty and looks at them. Below 0 a bias counts too, and the head by way of int8 makes every logit.
     pub repetition_penalty: f32,
     /// Keep this many tokens; 0 keeps all.
     pub top_k: u32,
@@ -143,6 +143,12 @@ pub const fn penalise(x: f32, marks: u8, penalty: f32) -> f32 {
     } else {
         x * penalty.abs()
     }
+}
+
+/// Whether a token with these marks has a bias that counts.
+#[inline(always)]
+pub const fn has_bias(marks: u8, penalty: f32) -> bool {
+    marks & BIASED != 0 && penalty < 0.0
 }
 
 /// The marks of a token that the text has given, where tokens have a bias; `lowers` as [`SampleParams::lowers`] says.

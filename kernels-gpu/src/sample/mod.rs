@@ -16,8 +16,8 @@ pub(crate) mod team;
 use contract::launch::Kernel;
 use contract::num::order_key;
 use contract::sample::{
-    Args, BIASED, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SEEN, SampleParams,
-    SamplePick, SamplePrepare, StepState, given, lowered, penalise, rank, rank_index, rank_of,
+    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SEEN, SampleParams, SamplePick,
+    SamplePrepare, StepState, given, has_bias, lowered, penalise, rank, rank_index, rank_of,
     temper,
 };
 
@@ -141,7 +141,7 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
             let (i, (x, marks)) = (index(j), loaded[j]);
             let inside = i < args.vocab;
             let mut x = penalise(x, marks, penalty);
-            if marks & BIASED != 0 {
+            if has_bias(marks, penalty) {
                 // SAFETY: i < vocab, as marks beyond are 0, and where tokens have that mark there is a bias.
                 x += unsafe { ld(args.bias.as_ptr().cast_const().wrapping_add(i as usize)) };
             }

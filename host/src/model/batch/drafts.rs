@@ -88,7 +88,7 @@ impl<B: Backend> Batch<B> {
             let found = self.slots.get(slot).and_then(Option::as_ref);
             let twice = places.iter().any(|place| place.slot == slot);
             let Some(of_slot) =
-                found.filter(|found| found.queued > 0 && found.way() == Way::default() && !twice)
+                found.filter(|found| found.queued > 0 && found.is_plain() && !twice)
             else {
                 let (what, found) = ("slot of a draft", slot);
                 let allowed = "slots whose prompts have run, without marks and extras, are allowed, each once";

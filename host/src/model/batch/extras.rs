@@ -7,9 +7,10 @@ use contract::logprobs::ENTRY_WORDS;
 use super::Batch;
 use super::prompts::Part;
 use crate::model::Model;
-use crate::model::logprobs::{Extras, TokenLogprobs, Way, biased, entry, wanted};
+use crate::model::logprobs::{Extras, TokenLogprobs, Way, biased, entry, under_bias, wanted};
 use crate::ops::lm_head::LmHead;
-use crate::ops::logprobs::Logprobs;
+use crate::ops::logprobs::{LogprobScratch, Logprobs};
+use crate::ops::sample::{PARAM_WORDS, param_words};
 use crate::ops::{Backend, OpError, RowWords, TokenLog};
 
 /// By what the tokens of prompts are told, of one prefill step.
@@ -24,6 +25,7 @@ pub(super) struct PromptLog<B: Backend> {
     one: B::Buf<u32>,
     /// Of so many rows at a time.
     logits: B::Buf<f32>,
+    scratch: LogprobScratch<B>,
     log: B::TokenLog,
 }
 
@@ -40,6 +42,7 @@ impl<B: Backend> PromptLog<B> {
             last: backend.alloc("sampler", chunk)?,
             one,
             logits: backend.alloc("logits", HEAD_ROWS.min(chunk) * vocab)?,
+            scratch: LogprobScratch::alloc(backend, vocab, HEAD_ROWS.min(chunk))?,
             log: backend.alloc_tokens(chunk * ENTRY_WORDS)?,
         })
     }
@@ -61,7 +64,7 @@ impl<B: Backend> Model<B> {
             Some(log) => log,
             None => prompts_told.insert(PromptLog::alloc(backend, chunk, vocab)?),
         };
-        let PromptLog { ids, wanted: words, last, one, logits, log } = prompt_log;
+        let PromptLog { ids, wanted: words, last, one, logits, scratch, log } = prompt_log;
         // Nothing that writes there is queued: every call waits for its own.
         log.clear();
         backend.fill(last, 0)?;
@@ -85,6 +88,7 @@ impl<B: Backend> Model<B> {
                     wanted: RowWords { words, at, stride: 1 },
                     last,
                     out: log,
+                    scratch,
                     first: at,
                     rows,
                     ring: 1,
@@ -118,7 +122,7 @@ impl<B: Backend> Batch<B> {
 
     /// Whether every sequence can be [guessed](Model::verify) for: none has marks or extras.
     pub fn is_plain(&self) -> bool {
-        self.way_of(0..self.slots.len()) == Way::default()
+        self.slots.iter().flatten().all(|slot| slot.is_plain())
     }
 
     /// Asks for more of the sequence in `slot`, which was just added: before its prompt runs.
@@ -140,6 +144,9 @@ impl<B: Backend> Batch<B> {
             };
             backend.write(rows, slot * *vocab, &bias)?;
             backend.write(&mut sampler.marks, slot * *vocab, &marks)?;
+            of_slot.params = under_bias(&of_slot.params);
+            let words = param_words(&of_slot.params);
+            backend.write(&mut sampler.params, slot * PARAM_WORDS, &words)?;
         }
         told.ask(backend, slot, extras.logprobs)?;
         of_slot.extras = extras.clone();
@@ -166,7 +173,7 @@ impl<B: Backend> Batch<B> {
     }
 
     /// Tells the sampler of the sequence in `slot` what is known of each token, `[vocab]`: [`contract::sample::SEEN`] and
-    /// [`contract::sample::FORBIDDEN`], which count from the next step that is queued on, and unless [`SampleParams::repetition_penalty`] is 1.
+    /// [`contract::sample::FORBIDDEN`], which count from the next step that is queued on, and unless [`contract::sample::SampleParams::repetition_penalty`] is 1.
     ///
     /// # Errors
     /// Another number of marks, a slot without a sequence; a failed copy.

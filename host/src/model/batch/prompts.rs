@@ -59,6 +59,12 @@ impl<B: Backend> Model<B> {
                     prompt_told: Vec::new(),
                 });
                 batch.waiting.push_back(slot);
+                if params.lowers()
+                    && let Err(error) = batch.ask(self.backend(), slot, &Extras::default())
+                {
+                    batch.remove(self.backend(), slot)?;
+                    return Err(error.into());
+                }
                 Ok(slot)
             }
             Err(error) => {
@@ -151,7 +157,7 @@ impl<B: Backend> Model<B> {
         let way = batch.way_of(slot..slot + m);
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         let w = self.head();
-        let int8 = self.int8.as_ref().filter(|_| !way.stored);
+        let int8 = self.int8.as_ref().filter(|_| !way.stored());
         if let (Some(table), Some(input)) = (int8, head_input) {
             return self.backend.lm_head_int8(LmHeadInt8 {
                 norm: None,

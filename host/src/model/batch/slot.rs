@@ -36,8 +36,12 @@ impl Slot {
 
     /// How its next tokens are found.
     pub(super) fn way(&self) -> Way {
-        let way = Way::of(&self.params, &self.extras);
-        Way { stored: way.stored || self.marked, ..way }
+        Way::of(&self.params, &self.extras)
+    }
+
+    /// Whether it can be guessed for: without marks and extras.
+    pub(super) fn is_plain(&self) -> bool {
+        !self.marked && self.way() == Way::default()
     }
 }
 

@@ -51,9 +51,10 @@ impl Asked {
     /// [weigh enough](Asked::weighs) beside the best, the best.
     #[inline(always)]
     pub fn wanted(&self, vocab: u32) -> u32 {
-        let penalty = self.penalty.abs();
-        let monotone =
-            penalty > 0.0 && penalty < f32::INFINITY && self.temperature != f32::INFINITY;
+        // Below 0 tokens are forbidden: bounds say little.
+        let monotone = self.penalty > 0.0
+            && self.penalty < f32::INFINITY
+            && self.temperature != f32::INFINITY;
         if !monotone {
             0
         } else if self.temperature > 0.0 {
@@ -136,7 +137,8 @@ mod tests {
             (asked(0.5, 1.3, MAX_WANTED), 1000, MAX_WANTED),
             (asked(0.5, 1.3, MAX_WANTED + 1), 1000, 0),
             (asked(0.0, 0.0, 0), 9, 0),
-            (asked(0.0, -1.0, 0), 9, 1),
+            (asked(0.0, -1.0, 0), 9, 0),
+            (asked(0.5, -1.3, 7), 9, 0),
             (asked(0.0, f32::NEG_INFINITY, 0), 9, 0),
             (asked(0.0, f32::NAN, 0), 9, 0),
             (asked(0.0, f32::INFINITY, 0), 9, 0),
