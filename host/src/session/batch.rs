@@ -385,10 +385,10 @@ impl BatchEngine {
         let texts = texts.into_iter().zip(prompts);
         Ok(texts.map(|(text, prompt)| text.unwrap_or_else(|| none(prompt.len()))).collect())
     }
-}
 
-impl BatchEngine {
-    /// What is told of the tokens of each of `texts` (ids) but the first, with the `top` most likely ones of each place: how well the model knows them.
+    /// What is told of the tokens of each of `texts` (ids) but the first, with the `top` most likely ones of each place: how well the model knows them. `each` sees
+    /// the index of every text that is done, and may end all of them: those that are not done then have nothing. For an engine without requests: what others give
+    /// meanwhile is lost.
     ///
     /// # Errors
     /// As [`BatchEngine::generate`].
