@@ -182,22 +182,28 @@ impl BatchEngine {
         let room = self.context().min(self.pages().total * PAGE_SIZE);
         let most = self.max_batch();
         let max_tokens = TOKENS.min(room - 1).max(1);
-        let mut run = |count, len: usize, temperature| {
+        let mut run = |count, len: usize, temperature, logprobs| {
             let prompt = vec![0; len.min(room.saturating_sub(max_tokens)).max(1)];
             let ignore_eos = true;
-            let params =
-                SamplingParams { max_tokens, temperature, ignore_eos, ..Default::default() };
+            let params = SamplingParams {
+                max_tokens,
+                temperature,
+                ignore_eos,
+                logprobs,
+                ..Default::default()
+            };
             let (prompts, params) = (vec![prompt; count], vec![params; count]);
             self.generate(&prompts, &params, |_, _| ControlFlow::Continue(())).map(drop)
         };
         let mut count = 1;
         while count < most {
-            run(count, SHORT, 0.0)?;
-            run(count, SHORT, 0.8)?;
+            run(count, SHORT, 0.0, None)?;
+            run(count, SHORT, 0.8, None)?;
             count *= 2;
         }
-        run(most, LONG, 0.0)?;
-        run(most, SHORT, 0.8)
+        run(most, LONG, 0.0, None)?;
+        run(most, SHORT, 0.8, None)?;
+        run(1, SHORT, 0.8, Some(0))
     }
 
     /// Requests under way.

@@ -10,8 +10,9 @@ use bitnet_gpu::session::{
 };
 use bitnet_gpu::text::{Grammar, MAX_LOGPROBS, SamplingParams, TextError};
 use contract::logprobs::{ENTRY_WORDS, LIST, LOGPROB, RANK};
-use contract::sample::{BIASED, GIVEN, ONE_WEIGHT, SEEN, SampleParams, given, lowered};
+use contract::sample::{BIASED, GIVEN, SEEN, given, lowered};
 
+use crate::grammar::asked;
 use crate::lane;
 use crate::model::files;
 use crate::support::repeats;
@@ -77,19 +78,7 @@ fn cases() -> Vec<SamplingParams> {
 fn search(exact: &mut Session, prompt: &[u32], params: &SamplingParams) -> Vec<u32> {
     let vocab = exact.config().vocab_size;
     let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
-    let asked = SampleParams {
-        seed: params.seed,
-        top_p_q32: (f64::from(params.top_p) * 4_294_967_296.0) as u64,
-        temperature: params.temperature,
-        repetition_penalty: -params.repetition_penalty,
-        top_k: params.top_k,
-        min_weight: (params.min_p * ONE_WEIGHT as f32) as u32,
-        max_steps: u32::MAX,
-        stop_len: 0,
-        stop_ids: [0; 16],
-        presence_penalty: presence,
-        frequency_penalty: frequency,
-    };
+    let asked = asked(params);
     let (mut marks, mut bias) = (vec![0; vocab], vec![0.0; vocab]);
     prompt.iter().for_each(|&token| marks[token as usize] = SEEN);
     for &(token, value) in &params.logit_bias {

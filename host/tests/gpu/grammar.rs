@@ -85,6 +85,23 @@ fn cases() -> Vec<(SamplingParams, Fits)> {
     cases
 }
 
+/// What a search through logits asks of the reference of the sampler: as `params` say, with marks, and no end.
+pub(crate) fn asked(params: &SamplingParams) -> SampleParams {
+    SampleParams {
+        seed: params.seed,
+        top_p_q32: (f64::from(params.top_p) * 4_294_967_296.0) as u64,
+        temperature: params.temperature,
+        repetition_penalty: -params.repetition_penalty,
+        top_k: params.top_k,
+        min_weight: (params.min_p * ONE_WEIGHT as f32) as u32,
+        max_steps: u32::MAX,
+        stop_len: 0,
+        stop_ids: [0; 16],
+        presence_penalty: params.presence_penalty,
+        frequency_penalty: params.frequency_penalty,
+    }
+}
+
 /// The tokens that follow `prompt`, by the logits of plain prompts and a look at every token; and whether they are all.
 fn search(
     plain: &mut Session,
@@ -97,19 +114,7 @@ fn search(
     let compiler = GrammarCompiler::new(tokenizer, vocab).expect("its tokens");
     let grammar = params.grammar.as_ref().expect("a grammar");
     let mut constraint = compiler.compile(grammar).expect("a grammar that is right");
-    let asked = SampleParams {
-        seed: params.seed,
-        top_p_q32: (f64::from(params.top_p) * 4_294_967_296.0) as u64,
-        temperature: params.temperature,
-        repetition_penalty: -params.repetition_penalty,
-        top_k: params.top_k,
-        min_weight: (params.min_p * ONE_WEIGHT as f32) as u32,
-        max_steps: u32::MAX,
-        stop_len: 0,
-        stop_ids: [0; 16],
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-    };
+    let asked = asked(params);
     let mut text = prompt.to_vec();
     while text.len() - prompt.len() < params.max_tokens {
         let mut last = Vec::new();
