@@ -85,6 +85,7 @@ impl Case for Head<'_> {
             sampler,
             row: 0,
             bounds,
+            every: false,
             out,
             m: self.m,
         })

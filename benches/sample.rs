@@ -1,9 +1,9 @@
-//! [`contract::sample`] on a GPU: both kernels of a step, over the full vocabulary.
+//! [`contract::sample`] on a GPU: both kernels of a step, and what texts may pick next, over the full vocabulary.
 
 use std::process::ExitCode;
 
 use bitnet_benches::{Case, run, upload};
-use bitnet_gpu::ops::sample::{STATE_WORDS, Sample, SampleState, param_words};
+use bitnet_gpu::ops::sample::{Allow, STATE_WORDS, Sample, SampleState, mask_words, param_words};
 use bitnet_gpu::ops::{Backend, OpError};
 use bitnet_gpu::reference::sample::{BENCH_SHAPES, GREEDY, logits};
 use contract::sample::SampleParams;
@@ -67,6 +67,51 @@ impl Case for Pick {
     }
 }
 
+/// What so many texts may pick next.
+struct Masks {
+    vocab: usize,
+    rows: usize,
+}
+
+struct MaskTensors<B: Backend> {
+    sampler: SampleState<B>,
+    rows: B::Buf<u32>,
+    allowed: B::Buf<u32>,
+}
+
+impl Case for Masks {
+    type Tensors<B: Backend> = MaskTensors<B>;
+
+    fn name(&self) -> String {
+        format!("{} masks of {}", self.rows, self.vocab)
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.rows * (2 * self.vocab + 4 * mask_words(self.vocab))) as u64
+    }
+
+    fn tensors<B: Backend>(&self, backend: &B) -> Result<MaskTensors<B>, OpError> {
+        let words = self.rows * mask_words(self.vocab);
+        let allowed: Vec<u32> = (0..words as u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+        Ok(MaskTensors {
+            sampler: SampleState::alloc(backend, self.vocab, self.rows)?,
+            rows: upload(backend, &(0..self.rows as u32).rev().collect::<Vec<_>>())?,
+            allowed: upload(backend, &allowed)?,
+        })
+    }
+
+    fn run<B: Backend>(&self, backend: &B, t: &mut MaskTensors<B>) -> Result<(), OpError> {
+        let MaskTensors { sampler, rows, allowed } = t;
+        backend.allow(Allow { sampler, rows, allowed, vocab: self.vocab, masks: self.rows })
+    }
+
+    fn output<B: Backend>(&self, backend: &B, t: &MaskTensors<B>) -> Result<Vec<u32>, OpError> {
+        let mut marks = vec![0u8; self.rows * self.vocab];
+        backend.read(&t.sampler.marks, 0, &mut marks)?;
+        Ok(marks.into_iter().map(u32::from).collect())
+    }
+}
+
 fn main() -> ExitCode {
     let warm = SampleParams { temperature: 0.8, seed: 1, ..GREEDY };
     let settings = [
@@ -80,6 +125,9 @@ fn main() -> ExitCode {
         for &vocab in BENCH_SHAPES {
             for (name, params) in settings {
                 suite.measure(&Pick { vocab, name, params })?;
+            }
+            for rows in [1, 8, 64] {
+                suite.measure(&Masks { vocab, rows })?;
             }
         }
         Ok(())

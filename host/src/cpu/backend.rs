@@ -584,6 +584,10 @@ impl Backend for CpuBackend {
         super::products::sample(self, op)
     }
 
+    fn allow(&self, op: ops::sample::Allow<'_, Self>) -> Result<(), OpError> {
+        super::products::allow(op)
+    }
+
     fn logprobs(&self, op: ops::logprobs::Logprobs<'_, Self>) -> Result<(), OpError> {
         super::products::logprobs(self, op)
     }

@@ -1,7 +1,7 @@
 //! CPU side of [`contract::lm_head_int8`].
 
 use contract::lm_head_int8::{
-    Asked, GROUP, THREADS, bounds, digits, floor_of, has_bounds, input_scales, input_stats,
+    Asked, BARRED, GROUP, THREADS, bounds, digits, floor_of, has_bounds, input_scales, input_stats,
     input_value, magnitude, rest, row_bytes, row_scales, row_stats, row_value,
 };
 use contract::num::{PARTIALS, dot_into, fma, order_key, tree};
@@ -158,7 +158,8 @@ pub fn lm_head_int8(
         }
     });
 
-    let floor = floor(tops, asked, w.rows as u32);
+    // What is forbidden is not computed.
+    let floor = floor(tops, asked, w.rows as u32).max(BARRED + 1);
     threads.run_pieces(logits, group, |i, logits| {
         for (r, logit) in logits.iter_mut().enumerate() {
             *logit = match order_key(*logit) >= floor {
@@ -208,6 +209,8 @@ mod tests {
                     norm: None,
                     marks: seeded.marks(vocab),
                     asked: vec![(params, false)],
+                    bias: Vec::new(),
+                    every: false,
                 };
                 let Inputs { table, x, marks, .. } = &inputs;
                 let logits = reference::lm_head_int8(table, x, marks, &params);

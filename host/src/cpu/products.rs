@@ -330,6 +330,7 @@ pub(super) fn lm_head_int8(
         sampler,
         row,
         bounds,
+        every,
         out,
         m,
     } = op;
@@ -361,8 +362,17 @@ pub(super) fn lm_head_int8(
             &mut bounds.as_mut_slice()[i * w.rows..][..w.rows],
         );
     }
+    // Those that need every logit leave it there anyway.
+    let bias = if every { None } else { sampler.bias.take() };
     let (logits, logits_at, vocab, rows) = (&*bounds, 0, w.rows, m);
-    sample(cpu, ops::sample::Sample { logits, logits_at, vocab, sampler, row, rows, out })
+    let sampled = {
+        let sampler = &mut *sampler;
+        sample(cpu, ops::sample::Sample { logits, logits_at, vocab, sampler, row, rows, out })
+    };
+    if !every {
+        sampler.bias = bias;
+    }
+    sampled
 }
 
 /// What row `row` of a sampler was asked for.
@@ -408,6 +418,20 @@ pub(super) fn sample(
             },
         );
         words.copy_from_slice(&state_words(&state));
+    }
+    Ok(())
+}
+
+pub(super) fn allow(op: ops::sample::Allow<'_, CpuBackend>) -> Result<(), OpError> {
+    op.check()?;
+    let ops::sample::Allow { sampler, rows, allowed, vocab, masks } = op;
+    let words = ops::sample::mask_words(vocab);
+    let masks = rows.as_slice()[..masks].iter().zip(allowed.as_slice().chunks(words));
+    for (&row, words) in masks.filter(|(row, _)| (**row as usize) < sampler.rows) {
+        let row = row as usize;
+        let marks = &mut sampler.marks.as_mut_slice()[row * vocab..][..vocab];
+        let done = &mut sampler.state.as_mut_slice()[row * STATE_WORDS + 3];
+        super::sample::allow(words, marks, done);
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use contract::num::order_key;
 use contract::sample::{
-    SEEN, SampleParams, StepState, counted, given, has_bias, lowered, penalise, random, rank,
-    rank_index, scale_random, temper, top_p_target, weight,
+    FORBIDDEN, RESTS, SEEN, SampleParams, StepState, counted, given, has_bias, lowered, penalise,
+    random, rank, rank_index, scale_random, temper, top_p_target, weight,
 };
 
 use super::simd::vectorised;
@@ -72,7 +72,20 @@ pub fn sample(threads: &Threads, simd: Simd, logits: &[f32], sampler: Sampler<'_
     let step = state.step.wrapping_add(1);
     let done = step >= params.max_steps || stops.into_iter().any(|&id| id == token);
     let pos = state.pos.wrapping_add(1);
-    *state = StepState { pos, token, step, done: u32::from(done) };
+    let rests = if params.rests != 0 { RESTS } else { 0 };
+    *state = StepState { pos, token, step, done: if done { 1 } else { rests } };
+}
+
+/// Marks what may not be picked next, by bits of what may, and lets a text that rests go on.
+pub fn allow(words: &[u32], marks: &mut [u8], done: &mut u32) {
+    for (marks, word) in marks.chunks_mut(32).zip(words) {
+        for (i, mark) in marks.iter_mut().enumerate() {
+            *mark = *mark & !FORBIDDEN | if word >> i & 1 == 0 { FORBIDDEN } else { 0 };
+        }
+    }
+    if *done == RESTS {
+        *done = 0;
+    }
 }
 
 vectorised! {
@@ -82,8 +95,8 @@ vectorised! {
         for (i, ((x, logit), marks)) in adjusted.iter_mut().zip(logits).zip(marks).enumerate() {
             let marks = counted(*marks, params.repetition_penalty);
             let mut penalised = penalise(*logit, marks, params.repetition_penalty);
-            if has_bias(marks, params.repetition_penalty) {
-                penalised += bias.get(i).copied().unwrap_or(0.0);
+            if let Some(bias) = bias.get(i).filter(|_| has_bias(marks, params.repetition_penalty)) {
+                penalised += bias;
             }
             *x = temper(penalised, params.temperature);
             top = order_key(*x).max(top);

@@ -43,7 +43,7 @@ pub const MAX_DRAFT_ROWS: usize = 256;
 const LOOKS: u32 = 256;
 
 pub use drafts::Draft;
-use extras::PromptLog;
+use extras::{Masks, PromptLog};
 pub(crate) use slot::Needs;
 use slot::{Size, Slot, class, reach};
 
@@ -101,6 +101,8 @@ pub struct Batch<B: Backend> {
     told: LogprobLog<B>,
     /// What prompts are told by, from the first one on that asks for it.
     prompts_told: Option<PromptLog<B>>,
+    /// From the first one on that rests.
+    masks: Option<Masks<B>>,
     /// Slots whose part of `tokens` a step that is queued may still write, though their sequences are gone.
     written: Vec<bool>,
     /// Steps recorded so far, by their size.
@@ -176,6 +178,7 @@ impl<B: Backend> Batch<B> {
             tokens: backend.alloc_tokens(samplers * capacity)?,
             told: LogprobLog::alloc(backend, vocab, max_batch)?,
             prompts_told: None,
+            masks: None,
             written: vec![false; max_batch],
             recordings: Vec::new(),
             pool: PagePool::new(pages),
@@ -335,6 +338,11 @@ impl<B: Backend> Batch<B> {
         slots.filter(|(_, slot)| slot.queued > 0)
     }
 
+    /// Those of them that a step gives a token.
+    fn due(&self) -> impl Iterator<Item = usize> {
+        self.stepping().filter(|(_, slot)| slot.is_due()).map(|(i, _)| i)
+    }
+
     /// Pages of a table.
     fn width(&self) -> usize {
         self.options.capacity.div_ceil(PAGE)
@@ -347,31 +355,31 @@ impl<B: Backend> Model<B> {
     /// sequence runs through the model at its position, and the next one is picked; the end of a prompt gives its first token. Sequences that have given
     /// all their tokens, or that ended, stay as they are. Where no sequence waits for its next token, prompts run alone, as many tokens together as there
     /// is room for.
-    /// A sequence with [marks](Batch::mark) never has two tokens by one call: behind the end of its prompt nobody has a step. With `record`, a backend that can replays a recording of a step without prompts.
+    /// A sequence that [rests](contract::sample::SampleParams::rests) has a token where [`Batch::allow`] has said which it may be, and stays as it is
+    /// otherwise. With `record`, a backend that can replays a recording of a step without prompts.
     ///
     /// # Errors
     /// A failed launch.
     pub fn decode_batch(&self, batch: &mut Batch<B>, record: bool) -> Result<(), OpError> {
         let BatchOptions { chunk, prompt_share, .. } = batch.options;
-        let before: Vec<usize> = batch.stepping().map(|(slot, _)| slot).collect();
-        if batch.stepping().next().is_none() && !batch.waiting.is_empty() {
+        if batch.due().next().is_none() && !batch.waiting.is_empty() {
             self.run_prompts(batch, chunk)?;
         }
         let mut share = prompt_share.max(LEAST_SHARE);
         while share > chunk && !batch.waiting.is_empty() {
             share -= self.run_prompts(batch, chunk)?;
         }
-        let stepping: Vec<usize> = batch.stepping().map(|(slot, _)| slot).collect();
-        let begins = batch.stepping().any(|(slot, of)| of.marked && !before.contains(&slot));
-        let Some(size) = self.size_of(batch).filter(|_| !begins) else { return Ok(()) };
+        let due: Vec<usize> = batch.due().collect();
+        let Some(size) = self.size_of(batch).filter(|_| !due.is_empty()) else { return Ok(()) };
         if !batch.waiting.is_empty() {
             self.run_both(batch, size, share.min(chunk))?;
         } else {
             self.queue_step(batch, size, record)?;
         }
-        for slot in stepping {
+        for slot in due {
             if let Some(slot) = &mut batch.slots[slot] {
                 slot.queued = slot.limit.min(slot.queued + 1);
+                slot.allowed = false;
             }
         }
         Ok(())
@@ -379,7 +387,7 @@ impl<B: Backend> Model<B> {
 
     /// Queues a step without prompts.
     fn queue_step(&self, batch: &mut Batch<B>, size: Size, record: bool) -> Result<(), OpError> {
-        let has_logits = size.way.stored() || self.int8.is_none();
+        let has_logits = size.way.stored || self.int8.is_none();
         batch.logits_of = if has_logits { size.first..size.first + size.m } else { 0..0 };
         if record && !batch.recordings.iter().any(|r| r.0 == size) {
             let recording = self.backend.record(|| self.step_rows(batch, size))?;
@@ -401,7 +409,7 @@ impl<B: Backend> Model<B> {
         let positions = batch.stepping().map(|(_, slot)| slot.prompt.len() + slot.queued);
         let reach = reach(positions.clone().max().unwrap_or(1), capacity);
         let positions: Vec<usize> = positions.map(|needed| needed.saturating_sub(1)).collect();
-        let way = batch.way_of(0..max_batch);
+        let way = self.way_of(batch, 0..max_batch, m);
         let size = Size { first, m, reach, share: None, way };
         let together = batch.waiting.is_empty() && batch.table_of(size).is_some();
         let share = (!together && batch.options.kv != RowType::F32).then_some(&positions[..]);
@@ -413,10 +421,12 @@ impl<B: Backend> Model<B> {
         let Size { first, m, way, .. } = size;
         let pending = self.run_rows(batch, Some(size), false)?;
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
-        let int8 = self.int8.as_ref().filter(|_| !way.stored());
+        let int8 = self.int8.as_ref().filter(|_| !way.stored);
         if let (Some(table), Some(input)) = (int8, head_input) {
-            let next = Next { input, sampler, row: first, bounds: logits, out: tokens };
-            return self.next_tokens(table, x, m, pending, next);
+            let (row, every) = (first, way.every());
+            let next = Next { input, sampler, row, bounds: logits, every, out: tokens };
+            self.next_tokens(table, x, m, pending, next)?;
+            return self.tell_rows(batch, first, m, way);
         }
         self.last_norm(x, m, pending)?;
         self.backend.lm_head(LmHead { x: &x.wide, x_at: 0, w: self.head(), logits, m })?;
@@ -518,11 +528,21 @@ impl<B: Backend> Model<B> {
             rows,
             out: &mut batch.tokens,
         })?;
+        self.tell_rows(batch, first, rows, way)
+    }
+
+    /// What is told of the tokens that were just picked of `rows` sequences from slot `first` on, by the logits in front.
+    pub(super) fn tell_rows(
+        &self,
+        batch: &mut Batch<B>,
+        first: usize,
+        rows: usize,
+        way: Way,
+    ) -> Result<(), OpError> {
         let Batch { told, logits, sampler, .. } = batch;
+        let vocab = self.config.vocab_size;
         match way.logprobs {
-            true => {
-                told.tell(&self.backend, logits, sampler, (first, rows), self.config.vocab_size)
-            }
+            true => told.tell(&self.backend, logits, sampler, (first, rows), vocab),
             false => Ok(()),
         }
     }

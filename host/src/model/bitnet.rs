@@ -64,6 +64,8 @@ pub(super) struct Next<'a, B: Backend> {
     /// The first sampler.
     pub(super) row: usize,
     pub(super) bounds: &'a mut B::Buf<f32>,
+    /// [`LmHeadInt8::every`].
+    pub(super) every: bool,
     pub(super) out: &'a mut B::TokenLog,
 }
 
@@ -253,16 +255,16 @@ impl<B: Backend> Model<B> {
             Some((_, recording)) => self.backend.replay(recording)?,
             None => self.step(sequence, reach)?,
         }
-        sequence.has_logits = self.int8.is_none() || sequence.way.stored();
+        sequence.has_logits = self.int8.is_none() || sequence.way.stored;
         Ok(())
     }
 
     fn step(&self, sequence: &mut Sequence<B>, reach: usize) -> Result<(), OpError> {
         let pending = self.run(sequence, Input::State, 1, reach)?;
         let Sequence { x, head_input, sampler, logits, tokens, way, .. } = &mut *sequence;
-        let int8 = self.int8.as_ref().filter(|_| !way.stored());
+        let int8 = self.int8.as_ref().filter(|_| !way.stored);
         if let (Some(table), Some(input)) = (int8, head_input) {
-            let next = Next { input, sampler, row: 0, bounds: logits, out: tokens };
+            let next = Next { input, sampler, row: 0, bounds: logits, every: false, out: tokens };
             return self.next_tokens(table, x, 1, pending, next);
         }
         self.last_norm(&mut sequence.x, 1, pending)?;
@@ -280,7 +282,7 @@ impl<B: Backend> Model<B> {
         pending: bool,
         next: Next<'_, B>,
     ) -> Result<(), OpError> {
-        let Next { input, sampler, row, bounds, out } = next;
+        let Next { input, sampler, row, bounds, every, out } = next;
         let norm = HeadNorm {
             h: &mut x.h,
             delta: pending.then_some(&x.delta),
@@ -297,6 +299,7 @@ impl<B: Backend> Model<B> {
             sampler,
             row,
             bounds,
+            every,
             out,
             m,
         })

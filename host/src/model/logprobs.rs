@@ -39,23 +39,32 @@ pub(super) struct Way {
     pub(super) bias: bool,
     /// Some are told.
     pub(super) logprobs: bool,
+    /// By the stored head, where there is another.
+    pub(super) stored: bool,
 }
 
 impl Way {
-    /// Whether by the stored head: what is told needs every logit as it is, and the int8 head knows no bias.
-    pub(super) fn stored(self) -> bool {
+    /// Whether some need every logit as it is.
+    pub(super) fn every(self) -> bool {
         self.bias || self.logprobs
     }
 
-    /// That of a sequence.
+    /// That of a sequence alone, to which the int8 head gives nothing then.
     pub(super) fn of(params: &SampleParams, extras: &Extras) -> Self {
         let bias = params.lowers() || !extras.logit_bias.is_empty();
-        Self { bias, logprobs: extras.logprobs.is_some() }
+        let logprobs = extras.logprobs.is_some();
+        Self { bias, logprobs, stored: bias || logprobs }
     }
 
-    /// That of both.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self { bias: self.bias || other.bias, logprobs: self.logprobs || other.logprobs }
+    /// That of sequences side by side. `beside(n)` says whether the int8 head pays where `n` of them need every logit.
+    pub(super) fn of_all(ways: impl Iterator<Item = Self>, beside: impl Fn(usize) -> bool) -> Self {
+        let (mut all, mut needing) = (Self::default(), 0);
+        for way in ways.filter(|way| way.every()) {
+            all.bias |= way.bias;
+            all.logprobs |= way.logprobs;
+            needing += 1;
+        }
+        Self { stored: needing > 0 && !beside(needing), ..all }
     }
 }
 
@@ -64,9 +73,9 @@ pub(super) fn wanted(top: Option<u32>) -> u32 {
     top.map_or(0, |top| 1 + top.min(MAX_TOP))
 }
 
-/// The same parameters where tokens have a bias: the sampler looks for it.
+/// The same parameters where tokens have a bias or every logit is needed: the sampler looks for the sign, the int8 head for that.
 pub(super) fn under_bias(params: &SampleParams) -> SampleParams {
-    SampleParams { repetition_penalty: -params.repetition_penalty.abs(), ..*params }
+    SampleParams { repetition_penalty: -params.repetition_penalty.abs(), every: 1, ..*params }
 }
 
 /// Marks and bias of each token of a sequence that goes on behind `seen`.

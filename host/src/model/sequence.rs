@@ -9,7 +9,7 @@ use crate::ops::attention::check_math;
 use crate::ops::decode_layers::{DecodeTable, shape};
 use crate::ops::kv_append::KvCache;
 use crate::ops::rope::RopeTable;
-use crate::ops::sample::{SampleState, param_words, state_words};
+use crate::ops::sample::{Allow, SampleState, mask_words, param_words, state_words};
 use crate::ops::{Backend, OpError, RowType, TokenLog, WeightLayout};
 
 /// What a sequence is made for.
@@ -46,6 +46,8 @@ pub struct Sequence<B: Backend> {
     /// How its next tokens are found.
     pub(super) way: Way,
     pub(super) told: LogprobLog<B>,
+    /// A zero, and what may come next, of a text that rests.
+    mask: Option<(B::Buf<u32>, B::Buf<u32>)>,
     /// Decode steps recorded so far, by the positions they reach and how they find the next token.
     pub(super) recordings: Vec<((usize, Way), B::Recording)>,
     options: SequenceOptions,
@@ -86,6 +88,7 @@ impl<B: Backend> Sequence<B> {
             tokens: backend.alloc_tokens(capacity)?,
             way: Way::default(),
             told: LogprobLog::alloc(backend, config.vocab_size, 1)?,
+            mask: None,
             recordings: Vec::new(),
             options,
             vocab: config.vocab_size,
@@ -162,17 +165,27 @@ impl<B: Backend> Sequence<B> {
         self.told.wait(backend, 0, index, self.vocab)
     }
 
-    /// Tells the sampler what is known of each token, `[vocab]`: [`SEEN`] and [`contract::sample::FORBIDDEN`], which count
-    /// from the next step that is queued on, and unless [`SampleParams::repetition_penalty`] is 1.
+    /// Says which tokens a text that [rests](SampleParams::rests) may give next: a bit for every token, 32 to a word from the lowest on. It counts from the next
+    /// step that is queued on.
     ///
     /// # Errors
-    /// Another number of marks; a failed copy.
-    pub fn mark(&mut self, backend: &B, marks: &[u8]) -> Result<(), OpError> {
-        if marks.len() != self.vocab {
-            let (what, allowed) = ("marks", "one for each token is allowed");
-            return Err(OpError::Dimension { op: "sequence", what, found: marks.len(), allowed });
+    /// A mask of another length; out of memory, a failed copy or launch.
+    pub fn allow(&mut self, backend: &B, words: &[u32]) -> Result<(), OpError> {
+        let needed = mask_words(self.vocab);
+        if words.len() != needed {
+            let (what, allowed) = ("words of a mask", "a bit for each token is allowed");
+            return Err(OpError::Dimension { op: "sequence", what, found: words.len(), allowed });
         }
-        backend.write(&mut self.sampler.marks, 0, marks)
+        let (row, allowed) = match &mut self.mask {
+            Some(mask) => mask,
+            None => {
+                self.mask.insert((backend.alloc("sampler", 1)?, backend.alloc("sampler", needed)?))
+            }
+        };
+        backend.write(row, 0, &[0])?;
+        backend.write(allowed, 0, words)?;
+        let (sampler, vocab) = (&mut self.sampler, self.vocab);
+        backend.allow(Allow { sampler, rows: row, allowed, vocab, masks: 1 })
     }
 
     /// The logits of the last step, `[vocab]`. Waits for it.

@@ -458,19 +458,11 @@ impl Backend for CudaBackend {
     }
 
     fn runs_rows_together(&self, shape: &contract::decode_layers::Shape, rows: usize) -> bool {
-        use super::decode_layers::rows::RowsKernel;
-        use contract::decode_layers::DecodeLayersPaged;
-        use contract::decode_layers::rows::{DecodeLayersRows, DecodeLayersRows16, Tiles};
-        let sms = self.cuda.device().sm_count().max(1);
-        let RowsKernel::Tiles(tiles) = RowsKernel::of(rows) else {
-            return shape.blocks(sms).is_some() && self.has::<DecodeLayersPaged>();
-        };
-        let takes = shape.rows_blocks(tiles, sms, tiles.rows()).is_some();
-        takes
-            && match tiles {
-                Tiles(1) => self.has::<DecodeLayersRows>(),
-                _ => self.has::<DecodeLayersRows16>(),
-            }
+        super::decode_layers::rows::runs_together(self, shape, rows)
+    }
+
+    fn keeps_logits(&self, w: &super::Dense<Self>, m: usize) -> bool {
+        super::lm_head_int8::keeps_logits(self, w, m)
     }
 
     fn pages_of_block(&self, heads: Heads, positions: &[usize]) -> Option<usize> {
@@ -576,6 +568,10 @@ impl Backend for CudaBackend {
     }
 
     fn bmm<T: super::bmm::Operand>(&self, op: super::bmm::Bmm<'_, Self, T>) -> Result<(), OpError> {
+        op.launch(self)
+    }
+
+    fn allow(&self, op: super::sample::Allow<'_, Self>) -> Result<(), OpError> {
         op.launch(self)
     }
 

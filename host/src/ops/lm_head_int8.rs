@@ -123,6 +123,8 @@ pub struct LmHeadInt8<'a, B: Backend> {
     pub row: usize,
     /// Scratch `[m, vocab]`.
     pub bounds: &'a mut B::Buf<f32>,
+    /// Whether inputs that need every logit ([`contract::lm_head_int8::Asked::every`]) leave them there, as they are, and have the sampler's bias. [`Backend::keeps_logits`] says where that can be asked for. Without, the sampler is one that has no bias.
+    pub every: bool,
     /// Receives the tokens: the log divided among the rows of the sampler.
     pub out: &'a mut B::TokenLog,
     /// Sequences.
@@ -198,7 +200,12 @@ impl LmHeadInt8<'_, super::CudaBackend> {
         use contract::num::RowType;
         use contract::rmsnorm::WHOLE;
         self.check()?;
-        let Self { mut norm, x, x_at, w, table, input, sampler, row, bounds, out, m } = self;
+        let Self { mut norm, x, x_at, w, table, input, sampler, row, bounds, every, out, m } = self;
+        if every && !cuda.keeps_logits(w, m) {
+            let allowed =
+                "with every logit in memory, 2 to 65,535 rows that tiles take are allowed";
+            return Err(OpError::Dimension { op: OP, what: "m", found: m, allowed });
+        }
         let (stream, vocab) = (cuda.stream(), w.rows());
         let eps = norm.as_ref().map_or(0.0, |norm| norm.eps);
         if let Some(HeadNorm { h, delta, weight, eps }) =
@@ -208,7 +215,10 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             let (m, k) = (m, w.width());
             cuda.rmsnorm(RmsNorm { x: h, delta, weight, y: &mut *x, m, k, eps })?;
         }
-        let picks = sampler.args(stream, DevPtr::NULL, vocab, row, out);
+        let mut picks = sampler.args(stream, DevPtr::NULL, vocab, row, out);
+        if !every {
+            picks.bias = DevPtr::NULL;
+        }
         let args = Args {
             x: at(x.dev_ptr(stream), x_at),
             w: w.data().dev_ptr(stream),
@@ -216,6 +226,7 @@ impl LmHeadInt8<'_, super::CudaBackend> {
             rows: table.rows.dev_ptr(stream),
             input: input.dev_ptr(stream),
             marks: picks.marks,
+            bias: picks.bias,
             params: picks.params,
             state: picks.state,
             bounds: bounds.dev_ptr(stream),
@@ -269,7 +280,7 @@ impl LmHeadInt8<'_, super::CudaBackend> {
                 _ => cuda.launch::<Scan>([groups(args.vocab), args.m, 1], args)?,
             }
             // Inputs that need every logit, as tiles; the kernel behind takes them over.
-            if let Some((grid, args)) = every(cuda, &args, sms) {
+            if let Some((grid, args)) = of_every(cuda, &args, every, sms) {
                 super::lm_head::launch_tiles(cuda, w.element(), grid, args)?;
             }
             match w.element() {
@@ -292,20 +303,37 @@ impl LmHeadInt8<'_, super::CudaBackend> {
     }
 }
 
-/// Grid and argument of the tiles of those inputs that need every logit; `None` where there are never enough of them, or no tiles.
+/// Whether `m` inputs of the head `w` can leave every logit in memory.
 #[cfg(feature = "cuda")]
-fn every(
+pub(super) fn keeps_logits(
+    cuda: &super::CudaBackend,
+    w: &Dense<super::CudaBackend>,
+    m: usize,
+) -> bool {
+    use contract::lm_head::{LmHeadTileBf16, tile_grid};
+    let (vocab, k, sms) = (w.rows() as u32, w.width() as u32, cuda.cuda().device().sm_count());
+    m <= MAX_SAMPLERS
+        && cuda.has::<LmHeadTileBf16>()
+        && tile_grid(m as u32, vocab, k, sms).is_some()
+}
+
+/// Grid and argument of the tiles of those inputs that need every logit, of one already where it `stays`; `None` where there are never enough of them, or no tiles.
+#[cfg(feature = "cuda")]
+fn of_every(
     cuda: &super::CudaBackend,
     head: &contract::lm_head_int8::Args,
+    stays: bool,
     sms: u32,
 ) -> Option<([u32; 3], contract::lm_head::TileArgs)> {
     use contract::lm_head::{Args, LmHeadTileBf16, Only, TILE_LEAST, TileArgs, tile_grid};
     let contract::lm_head_int8::Args { x, w, vocab, k, stride, m, .. } = *head;
-    if m < TILE_LEAST || !cuda.has::<LmHeadTileBf16>() {
+    // The last kernel has few blocks for each of more.
+    let least = if stays || m > TILE_LEAST { 1 } else { TILE_LEAST };
+    if m < least || !cuda.has::<LmHeadTileBf16>() {
         return None;
     }
     let base = Args { x, w, logits: head.bounds, vocab, k, stride, m };
-    let only = Only { params: head.params, state: head.state, input: head.input };
+    let only = Only { params: head.params, state: head.state, input: head.input, least };
     Some((tile_grid(m, vocab, k, sms)?, TileArgs { base, only }))
 }
 

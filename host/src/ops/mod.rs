@@ -225,6 +225,11 @@ pub trait Backend: Sized + Send + 'static {
         false
     }
 
+    /// Whether [`lm_head_int8::LmHeadInt8::every`] can be asked for, of `m` inputs of the head `w`.
+    fn keeps_logits(&self, _w: &Dense<Self>, _m: usize) -> bool {
+        true
+    }
+
     /// Pages that a block should take ([`attention_paged::PagedStep::share`]) of rows at such positions, where more than one is faster.
     fn pages_of_block(&self, _heads: kv_append::Heads, _positions: &[usize]) -> Option<usize> {
         None
@@ -294,6 +299,8 @@ pub trait Backend: Sized + Send + 'static {
     fn sparse_ternary(&self, op: sparse::LinearTernary<'_, Self>) -> Result<(), OpError>;
     /// Next token; see [`sample::Sample`].
     fn sample(&self, op: sample::Sample<'_, Self>) -> Result<(), OpError>;
+    /// What may be picked next; see [`sample::Allow`].
+    fn allow(&self, op: sample::Allow<'_, Self>) -> Result<(), OpError>;
     /// Log probabilities; see [`logprobs::Logprobs`].
     fn logprobs(&self, op: logprobs::Logprobs<'_, Self>) -> Result<(), OpError>;
 }

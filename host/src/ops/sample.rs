@@ -42,6 +42,8 @@ pub fn param_words(params: &SampleParams) -> [u32; PARAM_WORDS] {
     words[10..26].copy_from_slice(&params.stop_ids);
     words[26] = params.presence_penalty.to_bits();
     words[27] = params.frequency_penalty.to_bits();
+    words[28] = params.rests;
+    words[29] = params.every;
     words
 }
 
@@ -61,6 +63,8 @@ pub fn params_of(words: &[u32; PARAM_WORDS]) -> SampleParams {
         stop_ids,
         presence_penalty: f32::from_bits(words[26]),
         frequency_penalty: f32::from_bits(words[27]),
+        rests: words[28],
+        every: words[29],
     }
 }
 
@@ -200,6 +204,67 @@ impl<B: Backend> Sample<'_, B> {
         let logits = self.logits_at.saturating_add(self.rows * self.vocab);
         at_least(OP, "logits", self.logits.len(), logits)?;
         self.sampler.check(OP, self.vocab, self.row, self.rows)
+    }
+}
+
+/// Says which tokens sequences may pick next ([`contract::sample::FORBIDDEN`] for the others); one that rests goes on
+/// ([`SampleParams::rests`]). Marks count unless [`SampleParams::repetition_penalty`] is 1.
+pub struct Allow<'a, B: Backend> {
+    /// Their sampler.
+    pub sampler: &'a mut SampleState<B>,
+    /// The row of each mask, `[masks]`, each once; one that the sampler does not have is left out.
+    pub rows: &'a B::Buf<u32>,
+    /// `[masks, words]`: bit `i` of word `w` is set where token `32 w + i` may be picked.
+    pub allowed: &'a B::Buf<u32>,
+    /// Tokens.
+    pub vocab: usize,
+    /// Masks.
+    pub masks: usize,
+}
+
+/// Words of a mask of [`Allow`].
+pub const fn mask_words(vocab: usize) -> usize {
+    vocab.div_ceil(u32::BITS as usize)
+}
+
+impl<B: Backend> Allow<'_, B> {
+    /// Compares the tensors with the contract.
+    ///
+    /// # Errors
+    /// The tensor or dimension that does not fit.
+    pub fn check(&self) -> Result<(), OpError> {
+        const OP: &str = "allow";
+        dimension(OP, "vocab", self.vocab, MAX_ROWS, "1 to 2^24 tokens are allowed")?;
+        dimension(OP, "masks", self.masks, MAX_SAMPLERS, "1 to 65,535 masks are allowed")?;
+        let words = self.masks * mask_words(self.vocab);
+        at_least(OP, "rows", self.rows.len(), self.masks)?;
+        at_least(OP, "allowed", self.allowed.len(), words)?;
+        let SampleState { marks, state, rows, .. } = &*self.sampler;
+        dimension(OP, "rows of the sampler", *rows, MAX_SAMPLERS, "1 to 65,535 are allowed")?;
+        at_least(OP, "marks", marks.len(), rows * self.vocab)?;
+        at_least(OP, "state", state.len(), rows * STATE_WORDS)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Allow<'_, super::CudaBackend> {
+    pub(super) fn launch(self, cuda: &super::CudaBackend) -> Result<(), OpError> {
+        use contract::sample::{AllowArgs, SampleAllow, allow_grid};
+        self.check()?;
+        let Self { sampler, rows, allowed, vocab, masks } = self;
+        let stream = cuda.stream();
+        let args = AllowArgs {
+            marks: sampler.marks.dev_ptr(stream),
+            state: sampler.state.dev_ptr(stream).cast(),
+            rows: rows.dev_ptr(stream),
+            allowed: allowed.dev_ptr(stream),
+            limit: sampler.rows as u32,
+            vocab: vocab as u32,
+            words: mask_words(vocab) as u32,
+        };
+        // SAFETY: `check` compared the tensors with the rows of the sampler and with the masks; allocations are 256-byte aligned; the
+        // sampler is borrowed exclusively.
+        unsafe { cuda.launch::<SampleAllow>(allow_grid(args.vocab, masks as u32), args) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reference for [`contract::lm_head_int8`].
 
 use contract::lm_head_int8::{
-    Asked, bounds, digits, floor_of, has_bounds, input_scales, input_stats, input_value, magnitude,
-    rest, row_bytes, row_scales, row_stats, row_value,
+    Asked, BARRED, bounds, digits, floor_of, has_bounds, input_scales, input_stats, input_value,
+    magnitude, rest, row_bytes, row_scales, row_stats, row_value,
 };
 use contract::num::order_key;
 use contract::sample::{SampleParams, counted};
@@ -128,7 +128,7 @@ pub fn lm_head_int8(w: &Dense, x: &[f32], marks: &[u8], params: &SampleParams) -
         order_key(asked.adjust(bounds[v][end], counted(marks[v], asked.penalty)))
     };
     let lower: Vec<u32> = (0..w.rows).map(|v| key(v, 0)).collect();
-    let floor = floor(&lower, &asked);
+    let floor = floor(&lower, &asked).max(BARRED + 1);
     let logit = |v: usize| if key(v, 1) >= floor { exact[v] } else { f32::NEG_INFINITY };
     (0..w.rows).map(logit).collect()
 }

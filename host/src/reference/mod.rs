@@ -91,6 +91,13 @@ impl Inputs {
         marks
     }
 
+    /// Bits for so many tokens of which some, few or all are set.
+    pub fn masks(&mut self, tokens: usize) -> Vec<u32> {
+        let of = self.below(4);
+        let word = |bits: [u64; 2]| [bits[0], bits[0] & bits[1], 0, u64::MAX][of] as u32;
+        (0..tokens.div_ceil(32)).map(|_| word([self.bits(), self.bits()])).collect()
+    }
+
     /// Values -1, 0 and 1.
     pub fn ternaries(&mut self, count: usize) -> Vec<i8> {
         (0..count).map(|_| self.below(3) as i8 - 1).collect()

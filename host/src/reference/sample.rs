@@ -2,8 +2,8 @@
 
 use contract::num::order_key;
 use contract::sample::{
-    SEEN, SampleParams, StepState, counted, given, has_bias, lowered, penalise, random,
-    scale_random, temper, top_p_target, weight,
+    FORBIDDEN, RESTS, SEEN, SampleParams, StepState, counted, given, has_bias, lowered, penalise,
+    random, scale_random, temper, top_p_target, weight,
 };
 
 use super::Inputs;
@@ -27,6 +27,8 @@ pub const GREEDY: SampleParams = SampleParams {
     stop_ids: [0; 16],
     presence_penalty: 0.0,
     frequency_penalty: 0.0,
+    rests: 0,
+    every: 0,
 };
 
 /// Parameters that use each filter alone, all together, and none.
@@ -85,7 +87,8 @@ pub fn pick(logits: &[f32], marks: &[u8], bias: &[f32], params: &SampleParams, s
         .map(|i| {
             let marks = counted(marks[i], params.repetition_penalty);
             let x = penalise(logits[i], marks, params.repetition_penalty);
-            let x = if has_bias(marks, params.repetition_penalty) { x + bias[i] } else { x };
+            let bias = bias.get(i).filter(|_| has_bias(marks, params.repetition_penalty));
+            let x = bias.map_or(x, |bias| x + bias);
             temper(x, params.temperature)
         })
         .collect();
@@ -175,5 +178,17 @@ pub fn sample(
     state.pos += 1;
     state.step += 1;
     let stopped = params.stop_ids[..params.stop_len as usize].contains(&token);
-    state.done = u32::from(stopped || state.step >= params.max_steps);
+    let rests = if params.rests != 0 { RESTS } else { 0 };
+    state.done = if stopped || state.step >= params.max_steps { 1 } else { rests };
+}
+
+/// Marks that a token may be picked next where its bit is set, and lets a text that rests go on.
+pub fn allow(allowed: &[u32], marks: &mut [u8], state: &mut StepState) {
+    for (i, mark) in marks.iter_mut().enumerate() {
+        let may = allowed[i / 32] >> (i % 32) & 1 == 1;
+        *mark = if may { *mark & !FORBIDDEN } else { *mark | FORBIDDEN };
+    }
+    if state.done == RESTS {
+        state.done = 0;
+    }
 }

@@ -27,6 +27,10 @@ pub struct Inputs {
     pub marks: Vec<u8>,
     /// What is asked for with each input, and whether its text has ended.
     pub asked: Vec<(SampleParams, bool)>,
+    /// `[m, vocab]`: what is added to the logits of tokens that are marked so; or empty.
+    pub bias: Vec<f32>,
+    /// Whether every logit that is needed stays, and the bias counts.
+    pub every: bool,
 }
 
 /// A norm of [`Inputs`].
@@ -53,13 +57,18 @@ pub fn leaves(params: &SampleParams, stats: [f32; 4], [vocab, k, m]: [usize; 3])
     params.temperature > 0.0 && !(few && elsewhere)
 }
 
+/// Whether every logit of an input stays in memory, where that is asked for.
+pub fn stays(params: &SampleParams, stats: [f32; 4], vocab: usize) -> bool {
+    Asked::of(params).every(stats, vocab as u32)
+}
+
 impl Run for Inputs {
     fn run<B: Backend>(&self, bed: &mut Bed<'_, B>) -> Result<(), RunError> {
         let w = table_on(bed.backend(), &self.table)?;
         let (vocab, k) = (w.rows(), w.width());
         let (bytes, rows) = (bed.output(vocab * row_bytes(k))?, bed.output(4 * vocab)?);
         let table = Int8Table::over(bed.backend(), &w, bytes, rows)?;
-        let m = self.asked.len();
+        let (m, every) = (self.asked.len(), self.every);
         let words = input_words(k, vocab as u32);
         let (given, mut input) = (bed.input(&self.x)?, bed.output(m * words)?);
         let (mut h, mut x) = match self.norm {
@@ -85,7 +94,10 @@ impl Run for Inputs {
             state: bed.input(states.as_flattened())?,
             params: bed.input(params.as_flattened())?,
             marks: bed.input(&self.marks)?,
-            bias: None,
+            bias: match self.bias.is_empty() {
+                true => None,
+                false => Some(bed.input(&self.bias)?),
+            },
             adjusted: bed.output(m * adjusted)?,
             tops: bed.output(m * groups(vocab as u32) as usize)?,
             best: bed.input(&vec![0; m])?,
@@ -104,6 +116,7 @@ impl Run for Inputs {
             sampler: &mut sampler,
             row: 0,
             bounds: &mut bounds,
+            every,
             out: &mut log,
             m,
         })?;
@@ -118,11 +131,16 @@ impl Run for Inputs {
             input.chunks(words).flat_map(|row| &row[..digit_words(k)]).copied().collect();
         // Of a text that has ended nothing is said.
         let mut drawn = bed.read("adjusted", &sampler.adjusted)?;
-        let rows = drawn.chunks_mut(adjusted).zip(kept.chunks(digit_words(k)));
-        for ((row, input), (params, ended)) in rows.zip(&self.asked) {
+        let mut logits = bed.read("bounds", &bounds)?;
+        let rows = drawn.chunks_mut(adjusted).zip(logits.chunks_mut(vocab));
+        let rows = rows.zip(kept.chunks(digit_words(k)));
+        for (((row, logits), input), (params, ended)) in rows.zip(&self.asked) {
             let stats = [0, 1, 2, 3].map(|i| f32::from_bits(input[i]));
             let left = leaves(params, stats, [vocab, k, m]) && !ended;
             row[if left { vocab } else { 0 }..].fill(ANY);
+            if !stays(params, stats, vocab) || *ended {
+                logits.fill(ANY);
+            }
         }
         bed.push(Output::words("input", &[m, digit_words(k)], kept));
         bed.push(Output::floats("adjusted", &[m, adjusted], &drawn));
@@ -133,7 +151,12 @@ impl Run for Inputs {
         let best = best.into_iter().flat_map(|best| [best as u32, (best >> 32) as u32]).collect();
         bed.push(Output::words("best", &[m, 2], best));
         bed.read("tops", &sampler.tops)?;
-        bed.read("bounds", &bounds)?;
+        if every {
+            bed.push(Output::floats("logits", &[m, vocab], &logits));
+        }
+        if let Some(bias) = &sampler.bias {
+            bed.keep_floats("bias", &[m, vocab], bias)?;
+        }
         bed.push(Output::words("out", &[m], (0..m).map(|row| log.get(row)).collect()));
         Ok(())
     }
@@ -142,6 +165,7 @@ impl Run for Inputs {
 /// Cases of the doctor: the best token, the best few, all of them, and those that weigh enough.
 pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
+    use contract::lm_head::{LmHeadTileBf16, LmHeadTileF16, LmHeadTileF32};
     use contract::lm_head_int8::{
         Input, PackBf16, PackF16, PackF32, PickBf16, PickF16, PickF32, RescoreBf16, RescoreF16,
         RescoreF32, Scan, ScanFew, ScanMany, ScanSome, ScanWide, ScanWideSome,
@@ -153,6 +177,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     let all = SampleParams { temperature: 0.7, ..greedy };
     let weighing = SampleParams { min_weight: contract::sample::ONE_WEIGHT / 20, ..all };
     let barred = SampleParams { repetition_penalty: -1.0, ..greedy };
+    let lowering = SampleParams { frequency_penalty: 0.5, every: 1, ..barred };
+    let told = SampleParams { every: 1, ..few };
     for (element, kernels) in [
         (RowType::Bf16, [PackBf16::SPEC, RescoreBf16::SPEC]),
         (RowType::F16, [PackF16::SPEC, RescoreF16::SPEC]),
@@ -173,6 +199,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
                 norm: None,
                 marks: seeded.marks(vocab),
                 asked: vec![(params, false)],
+                bias: Vec::new(),
+                every: false,
             };
             let what = format!("vocab={vocab} k={k} top_k={}", params.top_k);
             for kernel in [Input::SPEC, Scan::SPEC].iter().chain(&kernels) {
@@ -204,8 +232,31 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             }),
             marks: seeded.marks(m * vocab),
             asked,
+            bias: Vec::new(),
+            every: false,
         };
         list.push((kernel, format!("m={m} vocab={vocab} k={k}"), inputs));
+    }
+    // Those that need every logit by tiles.
+    for (m, kernel, element) in [
+        (2, LmHeadTileBf16::SPEC.symbol, RowType::Bf16),
+        (40, LmHeadTileBf16::SPEC.symbol, RowType::Bf16),
+        (9, LmHeadTileF16::SPEC.symbol, RowType::F16),
+        (3, LmHeadTileF32::SPEC.symbol, RowType::F32),
+    ] {
+        let (vocab, k) = (515, 70);
+        let asked = (0..m).map(|i| ([lowering, few, barred, told][i % 4], i % 7 == 4)).collect();
+        let inputs = Inputs {
+            table: Table::new(element, vocab, k, seeded.bits()),
+            x: seeded.floats(m * k, 2.0),
+            x_at: 0,
+            norm: None,
+            marks: seeded.biased_marks(m * vocab),
+            asked,
+            bias: seeded.floats(m * vocab, 3.0),
+            every: true,
+        };
+        list.push((kernel, format!("m={m} vocab={vocab} k={k} every logit"), inputs));
     }
     list
 }

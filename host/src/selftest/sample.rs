@@ -3,7 +3,7 @@
 use contract::sample::{SampleParams, StepState, adjusted_len, groups};
 
 use super::{Bed, Output, Run, RunError};
-use crate::ops::sample::{Sample, SampleState, param_words, state_words};
+use crate::ops::sample::{Allow, Sample, SampleState, mask_words, param_words, state_words};
 use crate::ops::{Backend, TokenLog};
 use crate::reference::Inputs as Seeded;
 
@@ -22,6 +22,8 @@ pub struct Inputs {
     pub marks: Vec<u8>,
     /// `[vocab]`, or empty where there is none: what is added to logits.
     pub bias: Vec<f32>,
+    /// A mask of what may be picked, told in front of every second step; or empty.
+    pub allowed: Vec<u32>,
     /// Sequences, all alike.
     pub rows: usize,
     /// Steps to run.
@@ -50,7 +52,20 @@ impl Run for Inputs {
         };
         let mut log = bed.backend().alloc_tokens(rows * self.log)?;
         log.clear();
-        for _ in 0..self.steps {
+        // A mask for each row, the last first; in front one for a row that is not there.
+        let of_masks: Vec<u32> = (0..=rows as u32).rev().collect();
+        let of_masks = bed.input(&of_masks)?;
+        let allowed = bed.input(&self.allowed.repeat(rows + 1))?;
+        for step in 0..self.steps {
+            if step % 2 == 0 && !self.allowed.is_empty() {
+                bed.backend().allow(Allow {
+                    sampler: &mut sampler,
+                    rows: &of_masks,
+                    allowed: &allowed,
+                    vocab,
+                    masks: rows + 1,
+                })?;
+            }
             bed.backend().sample(Sample {
                 logits: &logits,
                 logits_at: self.logits_at,
@@ -87,7 +102,7 @@ impl Run for Inputs {
 pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
     use contract::launch::Kernel;
     use contract::sample::{
-        MAX_STOP_IDS, ONE_WEIGHT, SamplePick, SamplePickWide, SamplePrepare, WIDE_ROWS,
+        MAX_STOP_IDS, ONE_WEIGHT, SampleAllow, SamplePick, SamplePickWide, SamplePrepare, WIDE_ROWS,
     };
     let mut list = Vec::new();
     let mut seeded = Seeded::new(7);
@@ -103,6 +118,8 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
         stop_ids: [0; MAX_STOP_IDS],
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
+        rests: 0,
+        every: 0,
     };
     let all = SampleParams {
         top_k: 50,
@@ -125,6 +142,7 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             state: StepState { pos: 7, ..StepState::default() },
             marks: if params.lowers() { seeded.biased_marks(vocab) } else { seeded.marks(vocab) },
             bias: if params.lowers() { seeded.floats(vocab, 3.0) } else { Vec::new() },
+            allowed: Vec::new(),
             rows: 1,
             steps: 5,
             log: 4,
@@ -138,6 +156,11 @@ pub(super) fn cases() -> Vec<(&'static str, String, Inputs)> {
             let what = format!("rows={rows} vocab={vocab} top_k={}", params.top_k);
             list.push((kernel, what, Inputs { rows, ..inputs.clone() }));
         }
+        let allowed = (0..mask_words(vocab)).map(|_| seeded.bits() as u32).collect();
+        let params = SampleParams { rests: 1, repetition_penalty: -1.3, ..params };
+        let what = format!("rows=3 vocab={vocab}");
+        let inputs = Inputs { allowed, params, rows: 3, ..inputs };
+        list.push((SampleAllow::SPEC.symbol, what, inputs));
     }
     list
 }

@@ -236,7 +236,7 @@ impl BatchEngine {
         let (tokenizer, device) = (self.tokenizer.as_deref(), device_params(params, &ids)?);
         let vocab = self.engine.config().vocab_size;
         let wish = Wish::new(params, device, vocab)?;
-        let mut guide = || guide(params, &self.grammars, tokenizer, (vocab, prompt), (&ids, &wish));
+        let mut guide = || guide(params, &self.grammars, tokenizer, vocab, &ids);
         let slot = self.engine.admit(prompt, &wish, &mut guide)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;

@@ -98,7 +98,7 @@ impl<B: Backend> Runner<B> {
         self.sequence.begin(self.model.backend(), prompt, params)?;
         self.sequence.ask(self.model.backend(), prompt, params, extras)?;
         self.guide = guide;
-        self.mark()?;
+        self.allow()?;
         self.model.prefill(&mut self.sequence, &prompt[reused..], reused)?;
         self.model.sample(&mut self.sequence)?;
         self.text = prompt.to_vec();
@@ -121,10 +121,10 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Tells the sampler of the next token what the grammar forbids.
-    fn mark(&mut self) -> Result<(), SessionError> {
-        if let Some(marks) = self.guide.as_mut().and_then(Guide::news) {
-            self.sequence.mark(self.model.backend(), marks)?;
+    /// Tells the sampler what the grammar allows next.
+    fn allow(&mut self) -> Result<(), SessionError> {
+        if let Some(words) = self.guide.as_mut().and_then(Guide::news) {
+            self.sequence.allow(self.model.backend(), words)?;
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl<B: Backend> Runner<B> {
         // What a grammar allows is known when the token before is.
         let ahead = if self.guide.is_some() { 0 } else { B::AHEAD };
         while self.queued < (self.read + 1 + ahead).min(self.limit) {
-            self.mark()?;
+            self.allow()?;
             let pos = self.prompt_len + self.queued - 1;
             self.model.decode(&mut self.sequence, pos, self.record)?;
             self.queued += 1;

@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod group;
 mod guide;
+mod held;
 mod lookup;
 mod runner;
 mod solo;
@@ -210,7 +211,7 @@ impl Session {
         let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
         let (tokenizer, vocab) = (self.tokenizer.as_ref(), self.config().vocab_size);
         let wish = Wish::new(params, device_params(params, &stop_ids)?, vocab)?;
-        let guide = guide(params, &self.grammars, tokenizer, (vocab, prompt), (&stop_ids, &wish))?;
+        let guide = guide(params, &self.grammars, tokenizer, vocab, &stop_ids)?;
         self.engine.begin(prompt, &wish, guide)?;
         let mut stats = GenerateStats { prompt_tokens: prompt.len(), ..Default::default() };
         let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
@@ -269,8 +270,8 @@ fn guide(
     params: &SamplingParams,
     compiler: &OnceLock<GrammarCompiler>,
     tokenizer: Option<&Tokenizer>,
-    (vocab, prompt): (usize, &[u32]),
-    asked: (&[u32], &Wish),
+    vocab: usize,
+    stops: &[u32],
 ) -> Result<Option<Guide>, SessionError> {
     let Some(grammar) = &params.grammar else { return Ok(None) };
     let compiler = match compiler.get() {
@@ -281,7 +282,7 @@ fn guide(
             compiler.get_or_init(|| made)
         }
     };
-    Guide::new(compiler.compile(grammar)?, (vocab, prompt), asked).map(Some)
+    Guide::new(compiler.compile(grammar)?, vocab, stops).map(Some)
 }
 
 /// Tokens that end a text.
@@ -326,6 +327,8 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         stop_ids,
         presence_penalty: params.presence_penalty,
         frequency_penalty: params.frequency_penalty,
+        rests: u32::from(params.grammar.is_some()),
+        every: 0,
     })
 }
 

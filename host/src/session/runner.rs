@@ -1,18 +1,25 @@
 //! A batch on one backend, with the backend's type forgotten.
 
-use super::guide::{self, Guide, MakeGuide};
+use std::time::{Duration, Instant};
+
+use super::guide::{Guide, MakeGuide};
+use super::held::Held;
 use super::lookup::Guesser;
 use super::wish::{Told, Wish};
 use super::{Finish, SessionError};
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{Batch, BatchOptions, Model, PageUsage};
-use crate::ops::Backend;
+use crate::ops::{Backend, TokenLog};
 use crate::profile::Profile;
 
 /// Steps of a batch that are queued ahead at most: the prompt of a new request waits for them. With four 64 clients that ask again and again have their first
 /// token after 11.9 ms, with two after 8.4, with one after 6.9, at 26,200, 25,700 and 25,500 tokens/s (H200).
 const AHEAD: usize = 2;
+/// How long the host sleeps before it looks at tokens again.
+const LOOK: Duration = Duration::from_micros(20);
+/// The longest that it sleeps.
+const LONG: Duration = Duration::from_millis(10);
 
 /// What an engine needs of a model and its batch, whatever they run on.
 pub(super) trait Batched: Send {
@@ -111,8 +118,10 @@ pub(super) struct BatchRunner<B: Backend> {
     read: Vec<Option<usize>>,
     /// What guesses tokens.
     lookup: Option<Guesser>,
-    /// Of each slot what holds its sequence to a grammar.
-    guides: Vec<Option<Guide>>,
+    /// What holds sequences to grammars.
+    held: Held,
+    /// When a step was queued while there were such.
+    stepped: Instant,
 }
 
 impl<B: Backend> BatchRunner<B> {
@@ -120,36 +129,60 @@ impl<B: Backend> BatchRunner<B> {
     pub(super) fn new(model: Model<B>, batch: Batch<B>, record: bool, drafts: usize) -> Self {
         let BatchOptions { max_batch, draft_rows, .. } = batch.options();
         let lookup = (drafts > 0 && draft_rows > 1).then(|| Guesser::new(drafts, max_batch));
-        let guides = (0..max_batch).map(|_| None).collect();
-        Self { model, batch, record, read: vec![None; max_batch], lookup, guides }
+        let (read, held, stepped) = (vec![None; max_batch], Held::new(max_batch), Instant::now());
+        Self { model, batch, record, read, lookup, held, stepped }
     }
 
-    /// Tells the samplers of sequences with a grammar what it forbids next. Waits for the tokens that say so.
-    fn guide(&mut self) -> Result<(), SessionError> {
-        self.follow()?;
-        for slot in 0..self.guides.len() {
-            if let Some(marks) = self.guides[slot].as_mut().and_then(Guide::news) {
-                self.batch.mark(self.model.backend(), slot, marks)?;
-            }
-        }
-        Ok(())
+    /// Hands the tokens that have come to what holds their sequences to a grammar, and takes back what is known of those before. Says whether anything came.
+    fn follow(&mut self) -> bool {
+        let came = |(slot, guide): (usize, &Guide)| {
+            let index = guide.taken();
+            let queued = !guide.has_ended() && index < self.batch.queued(slot);
+            let token = queued.then(|| self.batch.token(slot, index))?;
+            (token != <B::TokenLog as TokenLog>::EMPTY).then_some((slot, token))
+        };
+        let tokens: Vec<_> = self.held.here().filter_map(came).collect();
+        self.held.push(&tokens);
+        self.held.collect(Duration::ZERO) || !tokens.is_empty()
     }
 
-    /// Hands the tokens that are queued to what holds their sequences to a grammar.
-    fn follow(&mut self) -> Result<(), SessionError> {
-        let mut news = Vec::new();
-        for (slot, guide) in self.guides.iter_mut().enumerate() {
-            let Some(guide) = guide else { continue };
-            let mut tokens = Vec::new();
-            for index in guide.taken()..self.batch.queued(slot) {
-                tokens.extend(self.batch.wait(self.model.backend(), slot, index)?);
+    /// A sequence with a grammar whose next token is on its way.
+    fn expected(&self) -> Option<(usize, usize)> {
+        let on_its_way = |&(slot, ref guide): &(usize, &Guide)| {
+            !guide.has_ended() && guide.taken() < self.batch.queued(slot)
+        };
+        self.held.here().find(on_its_way).map(|(slot, guide)| (slot, guide.taken()))
+    }
+
+    /// Waits for what sequences with a grammar may give next, up to `linger` where some are known, and tells their samplers.
+    fn allow(&mut self, linger: Duration) -> Result<(), SessionError> {
+        let until = Instant::now() + linger;
+        while self.held.is_away() || self.expected().is_some() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
             }
-            if !tokens.is_empty() {
-                news.push((guide, tokens));
+            if !self.follow() {
+                self.held.collect(left.min(LOOK));
             }
         }
-        guide::push_all(&mut news);
-        Ok(())
+        let news = self.held.here_mut().filter_map(|(slot, guide)| Some((slot, guide.news()?)));
+        let masks: Vec<(usize, &[u32])> = news.collect();
+        Ok(self.batch.allow(self.model.backend(), &masks)?)
+    }
+
+    /// Waits until something is known of a sequence with a grammar, where nothing else is to be done. Says whether there is any to wait for.
+    fn wait(&mut self) -> Result<bool, SessionError> {
+        if let Some((slot, index)) = self.expected() {
+            if self.batch.wait(self.model.backend(), slot, index)?.is_none() {
+                // Nothing is queued and nothing came: the text ended before.
+                self.held.release(slot);
+            }
+            return Ok(true);
+        }
+        let away = self.held.is_away();
+        self.held.collect(LONG);
+        Ok(away)
     }
 
     /// What the model runs on.
@@ -192,7 +225,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
         let slot = self.model.admit(&mut self.batch, prompt, &wish.params)?;
         let asked = self.batch.ask(self.model.backend(), slot, &wish.extras);
         match asked.map_err(SessionError::from).and_then(|()| guide()) {
-            Ok(guide) => self.guides[slot] = guide,
+            Ok(guide) => self.held.hold(slot, guide),
             Err(error) => {
                 self.batch.remove(self.model.backend(), slot)?;
                 return Err(error);
@@ -213,7 +246,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
 
     fn remove(&mut self, slot: usize) -> Result<(), SessionError> {
         self.read[slot] = None;
-        self.guides[slot] = None;
+        self.held.release(slot);
         if let Some(lookup) = &mut self.lookup {
             lookup.end(slot);
         }
@@ -222,7 +255,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
     }
 
     fn queue(&mut self) -> Result<(), SessionError> {
-        let guided = self.guides.iter().any(Option::is_some);
+        let guided = self.held.any();
         // The samplers of rows that are guessed know nothing of grammars and biases, and tell nothing.
         let plain = !guided && self.batch.is_plain();
         let Self { model, batch, record, lookup, .. } = &mut *self;
@@ -233,21 +266,39 @@ impl<B: Backend> Batched for BatchRunner<B> {
         }
         loop {
             let (mut starves, mut more, mut ahead, mut prompts) = (false, false, 0, false);
+            let (mut alone, mut known) = (true, false);
             for (slot, read) in self.read.iter().enumerate() {
                 let Some(read) = *read else { continue };
-                let (queued, limit) = (self.batch.queued(slot), self.batch.limit(slot));
                 let waits = self.batch.waits(slot);
+                // One with a grammar goes along as soon as it can.
+                if !waits && self.held.holds(slot) {
+                    known |= self.held.guide(slot).is_some_and(|guide| guide.taken() > read);
+                    continue;
+                }
+                alone = false;
+                let (queued, limit) = (self.batch.queued(slot), self.batch.limit(slot));
                 prompts |= waits;
                 starves |= queued <= read && queued < limit && !waits;
                 more |= queued < limit;
                 ahead = ahead.max(queued - read.min(queued));
             }
-            // With a part of a prompt in front of each, steps that are ahead hold up who reads the first.
+            // With a part of a prompt in front of each, steps that are ahead hold up who reads the first; and those with a grammar go along with the next one.
             let most = 1 + if prompts || guided { 0 } else { B::AHEAD.min(AHEAD) };
-            if !(starves || more && ahead < most) {
+            let mut steps = starves || more && ahead < most;
+            if guided {
+                self.follow();
+                steps |= alone && self.held.here().any(|(_, guide)| guide.has_news());
+                if steps {
+                    let since = self.stepped.elapsed().min(LONG);
+                    self.allow(if alone { since / 2 } else { since / 16 })?;
+                    self.stepped = Instant::now();
+                } else if alone && !known && self.wait()? {
+                    continue;
+                }
+            }
+            if !steps {
                 return Ok(());
             }
-            self.guide()?;
             self.model.decode_batch(&mut self.batch, self.record)?;
         }
     }
@@ -257,6 +308,17 @@ impl<B: Backend> Batched for BatchRunner<B> {
         if self.batch.waits(slot) {
             return Ok(Next::NotYet);
         }
+        let mut grammar = None;
+        if self.held.holds(slot) {
+            // A token is handed out when it is known whether the text ends with it.
+            match self.held.guide(slot).filter(|guide| guide.taken() > read) {
+                Some(guide) => grammar = guide.end_at(read),
+                None if self.held.guide(slot).is_some_and(Guide::has_ended) => {
+                    return Ok(Next::Ended);
+                }
+                None => return Ok(Next::NotYet),
+            }
+        }
         if read >= self.batch.queued(slot) {
             return Ok(Next::Ended);
         }
@@ -265,10 +327,6 @@ impl<B: Backend> Batched for BatchRunner<B> {
             return Ok(Next::Ended);
         };
         self.read[slot] = Some(read + 1);
-        if self.guides[slot].as_ref().is_some_and(|guide| guide.taken() <= read) {
-            self.follow()?;
-        }
-        let grammar = self.guides[slot].as_ref().and_then(|guide| guide.end_at(read));
         let limit = (read + 1 == self.batch.limit(slot)).then_some(End::Limit);
         let logprobs = self.batch.logprobs(self.model.backend(), slot, read)?;
         let prompt = if read == 0 { self.batch.take_prompt_logprobs(slot) } else { Vec::new() };

@@ -178,11 +178,24 @@ fn refusals() {
     let got = model.verify(&mut batch, &most, false).expect("as many as there is room for");
     assert!(got.iter().all(|&got| got > 0));
     // What may follow each of its rows would have to be known.
-    let marks = vec![0; vocab];
-    batch.mark(model.backend(), slots[1], &marks).expect("a sequence is there");
-    refused(&mut batch, &[draft(1, &[1])], "slot of a draft");
-    for (slot, marks) in [(1, &marks[1..]), (2, &marks), (9, &marks)] {
-        assert!(batch.mark(model.backend(), slot, marks).is_err(), "{slot}");
+    let rests = SampleParams { rests: 1, ..GREEDY };
+    batch.remove(model.backend(), slots[0]).expect("a sequence is there");
+    let slot = model.admit(&mut batch, &[1, 2], &rests).expect("a place");
+    let mask = vec![u32::MAX; vocab.div_ceil(32)];
+    batch.allow(model.backend(), &[(slot, &mask)]).expect("it rests");
+    model.decode_batch(&mut batch, false).expect("its prompt");
+    assert_eq!(batch.queued(slot), 1);
+    refused(&mut batch, &[draft(slot, &[1])], "slot of a draft");
+    let [long, other] = [[&mask[..], &[0]].concat(), mask.clone()];
+    for masks in [
+        &[(slot, &mask[1..])][..],
+        &[(slot, &long)],
+        &[(slots[1], &mask)],
+        &[(2, &mask)],
+        &[(9, &mask)],
+        &[(slot, &mask), (slot, &other)],
+    ] {
+        assert!(batch.allow(model.backend(), masks).is_err(), "{:?}", masks[0].0);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use bitnet_gpu::device_choice::BackendChoice;
+use bitnet_gpu::reference::Inputs as Seeded;
 use bitnet_gpu::reference::sample::pick;
 use bitnet_gpu::session::{BatchEngine, Finish, Session, SessionBuilder};
 use bitnet_gpu::text::{Grammar, GrammarCompiler, SamplingParams};
@@ -99,6 +100,8 @@ pub(crate) fn asked(params: &SamplingParams) -> SampleParams {
         stop_ids: [0; 16],
         presence_penalty: params.presence_penalty,
         frequency_penalty: params.frequency_penalty,
+        rests: 0,
+        every: 0,
     }
 }
 
@@ -225,4 +228,48 @@ fn what_is_no_grammar_is_refused() {
     // The session can be used as before.
     let params = SamplingParams { max_tokens: 3, ..SamplingParams::default() };
     assert!(session.generate(&prompt, &params, |_| ControlFlow::Continue(())).is_ok());
+}
+
+/// Texts are taken out at any time, also while somebody looks for what may follow, and others come in their places, beside texts without a grammar.
+#[test]
+fn texts_that_leave_are_forgotten() {
+    let _shared = lane::shared();
+    let mut plain = builder().build().expect("a session");
+    let prompt = plain.encode("fn main() {\n    let ").expect("a prompt");
+    let mut all: Vec<_> = cases().into_iter().step_by(3).map(|(params, _)| params).collect();
+    all.iter_mut().for_each(|params| params.max_tokens = 12);
+    all.push(SamplingParams { grammar: None, max_tokens: 20, ..all[0].clone() });
+    let given: Vec<_> = all
+        .iter()
+        .map(|params| plain.generate(&prompt, params, |_| ControlFlow::Continue(())))
+        .map(|text| text.expect("a text"))
+        .collect();
+    drop(plain);
+    let mut engine = builder().max_batch(3).build_batch().expect("a batch");
+    let mut seeded = Seeded::new(7);
+    let (mut there, mut whole, mut cut) = (Vec::new(), 0, 0);
+    while whole < repeats(60) {
+        while there.len() < 3 {
+            let of = seeded.below(all.len());
+            there.push((engine.add_request(&prompt, &all[of]).expect("a place"), of, Vec::new()));
+        }
+        for output in engine.step().expect("a step") {
+            let at = there.iter().position(|(id, ..)| *id == output.id).expect("it is there");
+            there[at].2.push(output.token);
+            if let Some(text) = output.finished {
+                let (_, of, _) = there.remove(at);
+                let found = (&text.tokens, text.finish);
+                assert_eq!(found, (&given[of].tokens, given[of].finish), "{of}");
+                whole += 1;
+            }
+        }
+        if seeded.below(4) == 0 && !there.is_empty() {
+            let (id, of, tokens) = there.remove(seeded.below(there.len()));
+            let text = engine.remove_request(id).expect("no failure").expect("it is there");
+            assert_eq!(text.tokens, tokens);
+            assert!(given[of].tokens.starts_with(&tokens), "{of}");
+            cut += 1;
+        }
+    }
+    assert!(cut > 0 || whole < 10);
 }

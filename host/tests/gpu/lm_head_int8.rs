@@ -14,10 +14,10 @@ use bitnet_gpu::reference::rmsnorm::{self, rmsnorm};
 use bitnet_gpu::reference::sample::{GREEDY, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::embed::Table;
-use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves};
+use bitnet_gpu::selftest::lm_head_int8::{ANY, EPS, Inputs, Norm, leaves, stays};
 use contract::lm_head_int8::{LIST_ROWS, MAX_K, MAX_WANTED, digit_words, input_words, row_bytes};
 use contract::sample::{
-    ONE_WEIGHT, SampleParams, StepState, adjusted_len, counted, penalise, temper,
+    ONE_WEIGHT, SampleParams, StepState, adjusted_len, counted, has_bias, penalise, temper,
 };
 
 use crate::support::{
@@ -29,6 +29,7 @@ on_lane! {
     rows_and_inputs_without_a_bound
     several_inputs
     every_logit_of_several_inputs
+    logits_that_stay
     long_lists_and_rows
     generated_cases
     tokens_are_those_of_the_plain_head
@@ -54,10 +55,13 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     };
     let len = adjusted_len(vocab as u32) as usize;
     let (mut words, mut drawn, mut states) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut marks, mut tokens) = (inputs.marks.clone(), Vec::new());
+    let (mut marks, mut tokens, mut kept) = (inputs.marks.clone(), Vec::new(), Vec::new());
+    let mut bias = inputs.bias.clone();
+    let mut of_rows = bias.chunks_mut(vocab);
     let rows = all[inputs.x_at..].chunks(k).zip(marks.chunks_mut(vocab));
     for ((x, marks), (params, ended)) in rows.zip(asked) {
         let (p, stats) = input(x);
+        let bias = of_rows.next().filter(|_| inputs.every).unwrap_or_default();
         words.extend(input_of(&p, stats));
         let mut row = vec![ANY; len];
         if leaves(params, stats, [vocab, k, m]) && !ended {
@@ -65,17 +69,20 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
             for (v, x) in row[..vocab].iter_mut().enumerate() {
                 let penalty = params.repetition_penalty;
                 let penalised = penalise(logits[v], counted(marks[v], penalty), penalty);
-                *x = temper(penalised, params.temperature);
+                let added = bias.get(v).filter(|_| has_bias(marks[v], penalty));
+                *x = temper(added.map_or(penalised, |bias| penalised + bias), params.temperature);
             }
         }
         drawn.extend(row);
         let mut state = StepState { done: u32::from(*ended), ..StepState::default() };
-        let mut out = [EMPTY];
-        sample(&lm_head(table, x, 1), params, marks, &mut [], &mut state, &mut out);
+        let (logits, mut out) = (lm_head(table, x, 1), [EMPTY]);
+        sample(&logits, params, marks, bias, &mut state, &mut out);
+        let stay = stays(params, stats, vocab) && !ended;
+        kept.extend(if stay { logits } else { vec![ANY; vocab] });
         states.extend(state_words(&state));
         tokens.extend(out);
     }
-    vec![
+    let mut outputs = vec![
         Output::words("bytes", &[vocab, row_bytes(k)], bytes),
         Output::floats("rows", &[vocab, 4], copy.rows.as_flattened()),
         Output::floats("x", &[all.len()], &all),
@@ -84,8 +91,15 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
         Output::words("state", &[m, 4], states),
         Output::words("marks", &[m, vocab], marks.into_iter().map(u32::from).collect()),
         Output::words("best", &[m, 2], vec![0; 2 * m]),
-        Output::words("out", &[m], tokens),
-    ]
+    ];
+    if inputs.every {
+        outputs.push(Output::floats("logits", &[m, vocab], &kept));
+    }
+    if !bias.is_empty() {
+        outputs.push(Output::floats("bias", &[m, vocab], &bias));
+    }
+    outputs.push(Output::words("out", &[m], tokens));
+    outputs
 }
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
@@ -105,7 +119,18 @@ fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
 fn case(table: Table, x: Vec<f32>, params: SampleParams, seeded: &mut Seeded) -> Inputs {
     let x_at = x.len() - table.width;
     let marks = seeded.marks(table.rows);
-    Inputs { table, x, x_at, norm: None, marks, asked: vec![(params, false)] }
+    Inputs { x_at, ..plain(table, x, None, marks, vec![(params, false)]) }
+}
+
+/// Inputs without a bias.
+fn plain(
+    table: Table,
+    x: Vec<f32>,
+    norm: Option<Norm>,
+    marks: Vec<u8>,
+    asked: Vec<(SampleParams, bool)>,
+) -> Inputs {
+    Inputs { table, x, x_at: 0, norm, marks, asked, bias: Vec::new(), every: false }
 }
 
 /// Several inputs, each with parameters of its own; some of the texts have ended.
@@ -130,7 +155,7 @@ fn several_inputs<B: Backend>(b: &B) {
         let mut x = seeded.floats(m * k, 2.0);
         x[(m / 2) * k] = [1.0, f32::NAN, 3e38][i / 10 % 3];
         let norm = (i % 3 == 1).then(|| norm_of(m, k, &mut seeded));
-        check_case(b, &Inputs { table, x, x_at: 0, norm, marks, asked }, "several inputs");
+        check_case(b, &plain(table, x, norm, marks, asked), "several inputs");
     }
 }
 
@@ -166,7 +191,48 @@ fn every_logit_of_several_inputs<B: Backend>(b: &B) {
         if i % 2 == 1 {
             x[(m - 1) * k] = f32::NAN;
         }
-        check_case(b, &Inputs { table, x, x_at: 0, norm: None, marks, asked }, "every logit");
+        check_case(b, &plain(table, x, None, marks, asked), "every logit");
+    }
+}
+
+/// Inputs whose logits stay in memory, with a bias and without, one alone among others and all of them, by the kernel that picks in clusters too.
+fn logits_that_stay<B: Backend>(b: &B) {
+    for i in 0..generated("logits that stay of lm_head_int8").min(120) {
+        let mut seeded = Seeded::new(88_000 + i as u64);
+        let m = [2, 3, 8, 9, 20, 33, 64, 70][i % 8];
+        let (vocab, k) = (7 + size(&mut seeded, 1200), size(&mut seeded, 300));
+        let table = Table::new(ELEMENTS[i % 3], vocab, k, seeded.bits());
+        let w = Dense::<B>::alloc(b, "test", table.element, vocab, k).expect("a table");
+        if !b.keeps_logits(&w, m) {
+            return; // no tiles
+        }
+        let needing = [1, 2, m / 2, m][i / 8 % 4];
+        let asked = (0..m).map(|row| {
+            let needs = row * needing % m < needing;
+            let few = asked([0, 1, 3][row % 3].min(vocab as u32 - 1));
+            let lowers = [0.0, 0.7][seeded.below(2)];
+            let params =
+                SampleParams { presence_penalty: lowers, frequency_penalty: -lowers, ..few };
+            let ended = seeded.below(12) == 0;
+            (
+                if needs {
+                    SampleParams { repetition_penalty: -1.1, every: 1, ..params }
+                } else {
+                    few
+                },
+                ended,
+            )
+        });
+        let asked: Vec<_> = asked.collect();
+        let marks = seeded.biased_marks(m * vocab);
+        let mut x = seeded.floats(m * k, 2.0);
+        x[(m / 2) * k] = [1.0, f32::NAN, 3e38][i % 3];
+        let norm = (i % 4 == 1).then(|| norm_of(m, k, &mut seeded));
+        let bias = seeded.floats(m * vocab, 3.0);
+        // Where they do not stay, there is no bias.
+        let every = i % 5 != 4;
+        let inputs = Inputs { table, x, x_at: 0, norm, marks, asked, bias, every };
+        check_case(b, &inputs, "logits that stay");
     }
 }
 
@@ -187,9 +253,9 @@ fn long_lists_and_rows<B: Backend>(b: &B) {
         }
         let x = seeded.floats(m * k, 2.0);
         let marks = seeded.marks(m * vocab);
-        let plain = |i: usize| if i.is_multiple_of(2) { GREEDY } else { asked(0) };
-        let asked = (0..m).map(|i| (plain(i), false)).collect();
-        check_case(b, &Inputs { table, x, x_at: 0, norm: None, marks, asked }, "equal rows");
+        let of = |i: usize| if i.is_multiple_of(2) { GREEDY } else { asked(0) };
+        let asked = (0..m).map(|i| (of(i), false)).collect();
+        check_case(b, &plain(table, x, None, marks, asked), "equal rows");
     }
     for (i, k) in [511, 512, 2561, 4096, 4101, 65_536, 65_537].into_iter().enumerate() {
         let (vocab, m) = (67, if k < 5000 { 1 + i % 3 } else { 1 });
@@ -199,7 +265,7 @@ fn long_lists_and_rows<B: Backend>(b: &B) {
         let params = [GREEDY, asked(0), asked(3)];
         let asked = (0..m).map(|row| (params[(i + row) % 3], false)).collect();
         let norm = Some(norm_of(m, k, &mut seeded));
-        check_case(b, &Inputs { table, x, x_at: 0, norm, marks, asked }, "long rows");
+        check_case(b, &plain(table, x, norm, marks, asked), "long rows");
     }
 }
 
@@ -333,9 +399,9 @@ fn tokens_are_those_of_the_plain_head<B: Backend>(b: &B) {
                 let (sampler, out) = (&mut sampler, &mut log);
                 if int8 {
                     let (table, input, norm, x) = (&table, &mut input, None, &mut x);
-                    let (row, bounds, m) = (0, logits, 1);
-                    let op =
-                        LmHeadInt8 { norm, x, x_at, w, table, input, sampler, row, bounds, out, m };
+                    let (row, bounds, every, m) = (0, logits, false, 1);
+                    #[rustfmt::skip]
+                    let op = LmHeadInt8 { norm, x, x_at, w, table, input, sampler, row, bounds, every, out, m };
                     b.lm_head_int8(op).expect("a token");
                 } else {
                     b.lm_head(LmHead { x: &x, x_at, w, logits, m: 1 }).expect("logits");
@@ -384,6 +450,7 @@ fn refusals<B: Backend>(b: &B) {
                 sampler: &mut *sampler,
                 row: 0,
                 bounds: &mut bounds,
+                every: false,
                 out: &mut log,
                 m: 1,
             };
@@ -397,6 +464,9 @@ fn refusals<B: Backend>(b: &B) {
     refuse!(mismatch; table: &longer);
     refuse!(short("input"); input: &mut few_input);
     refuse!(short("bounds"); bounds: &mut few_bounds);
+    if !b.keeps_logits(&w, 1) {
+        refuse!(dimension("m"); every: true);
+    }
     let (mut h, weight) = (zeros::<B, f32>(b, k), zeros::<B, f32>(b, k));
     let (mut few_h, few_weight) = (zeros::<B, f32>(b, k - 1), zeros::<B, f32>(b, k - 1));
     let eps = 1e-5;

@@ -1,9 +1,9 @@
 //! [`contract::sample`]: which token is picked, and how the sequence moves on.
 
-use bitnet_gpu::ops::sample::{PARAM_WORDS, STATE_WORDS, Sample, SampleState, state_words};
+use bitnet_gpu::ops::sample::{Allow, PARAM_WORDS, STATE_WORDS, Sample, SampleState, state_words};
 use bitnet_gpu::ops::{Backend, TokenLog};
 use bitnet_gpu::reference::Inputs as Seeded;
-use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, logits, params, sample};
+use bitnet_gpu::reference::sample::{GREEDY, TEST_SHAPES, allow, logits, params, sample};
 use bitnet_gpu::selftest::Output;
 use bitnet_gpu::selftest::sample::Inputs;
 use contract::sample::{
@@ -21,6 +21,7 @@ on_lane! {
     logits_that_are_no_numbers
     penalties_and_seen_tokens
     what_is_added_and_what_a_text_takes_off
+    texts_rest_until_they_are_told
     every_filter_with_every_other
     top_k_and_top_p_keep_ties
     min_p_keeps_a_token_of_just_that_weight
@@ -38,7 +39,10 @@ fn expected(inputs: &Inputs) -> Vec<Output> {
     let (mut marks, mut state) = (inputs.marks.clone(), inputs.state);
     let mut bias = inputs.bias.clone();
     let mut out = vec![EMPTY; inputs.log];
-    for _ in 0..inputs.steps {
+    for step in 0..inputs.steps {
+        if step % 2 == 0 && !inputs.allowed.is_empty() {
+            allow(&inputs.allowed, &mut marks, &mut state);
+        }
         sample(logits, params, &mut marks, &mut bias, &mut state, &mut out);
     }
     let (rows, words) = (inputs.rows, marks.iter().map(|&mark| mark.into()).collect::<Vec<u32>>());
@@ -61,8 +65,8 @@ const EMPTY: u32 = u32::MAX;
 fn one(logits: Vec<f32>, params: SampleParams) -> Inputs {
     let marks = vec![0; logits.len()];
     let state = StepState { pos: 11, ..StepState::default() };
-    let bias = Vec::new();
-    Inputs { logits, logits_at: 0, params, state, marks, bias, rows: 1, steps: 1, log: 4 }
+    let (bias, allowed) = (Vec::new(), Vec::new());
+    Inputs { logits, logits_at: 0, params, state, marks, bias, allowed, rows: 1, steps: 1, log: 4 }
 }
 
 fn check_case<B: Backend>(b: &B, inputs: &Inputs, what: &str) {
@@ -164,6 +168,25 @@ fn what_is_added_and_what_a_text_takes_off<B: Backend>(b: &B) {
                 check_case(b, &inputs, "bias");
                 inputs.marks = seeded.marks(vocab);
                 check_case(b, &inputs, "no bias yet");
+            }
+        }
+    }
+}
+
+/// What may be picked is told as bits, in front of every second step: texts that rest give a token each time, others one in each step; an end stays one.
+fn texts_rest_until_they_are_told<B: Backend>(b: &B) {
+    let mut seeded = Seeded::new(22);
+    for (i, vocab) in [1, 31, 32, 33, 64, 2047, 2048, 2049, 5000].into_iter().enumerate() {
+        for (rests, repetition_penalty) in [(1, -1.0), (0, -1.3), (7, 1.0)] {
+            for (temperature, rows) in [(0.0, 1), (0.9, 2), (0.9, WIDE_ROWS as usize + 1)] {
+                let params = SampleParams { repetition_penalty, temperature, rests, ..GREEDY };
+                let mut inputs = one(seeded.floats(vocab, 3.0), params);
+                inputs.marks = seeded.marks(vocab);
+                inputs.allowed = seeded.masks(vocab);
+                (inputs.rows, inputs.steps, inputs.log) = (rows, repeats(7), 8);
+                check_case(b, &inputs, "masks");
+                inputs.params.max_steps = 2 + i as u32 % 3;
+                check_case(b, &inputs, "masks to an end");
             }
         }
     }
@@ -321,14 +344,19 @@ fn generated_steps<B: Backend>(b: &B) {
         let marks = seeded.marks(vocab);
         let state = StepState { pos: 3, token: 1, step: seeded.below(100) as u32, done: 0 };
         let rows = [1, 1, 1, WIDE_ROWS as usize + 1][i % 4];
-        let bias = Vec::new();
+        let (bias, allowed, steps, log) = (Vec::new(), Vec::new(), 6, 106);
         let mut inputs =
-            Inputs { logits, logits_at, params, state, marks, bias, rows, steps: 6, log: 106 };
+            Inputs { logits, logits_at, params, state, marks, bias, allowed, rows, steps, log };
         if i % 3 == 0 {
             inputs.marks = seeded.biased_marks(vocab);
             inputs.bias = seeded.floats(vocab, 8.0);
             inputs.params.presence_penalty = [0.0, 0.5, -1.0][seeded.below(3)];
             inputs.params.frequency_penalty = [0.0, 0.1, 2.0][seeded.below(3)];
+        }
+        if i % 4 == 1 {
+            let words = seeded.masks(vocab);
+            inputs.allowed = words;
+            inputs.params.rests = seeded.below(2) as u32;
         }
         check_case(b, &inputs, "generated");
     }
@@ -387,4 +415,15 @@ fn refusals<B: Backend>(b: &B) {
         );
     }
     assert!((0..4).all(|step| out.get(step) == EMPTY));
+
+    let words = vocab.div_ceil(32);
+    let (rows, allowed) = (&zeros::<B, u32>(b, 2), &zeros::<B, u32>(b, 2 * words));
+    let few = &zeros::<B, u32>(b, 2 * words - 1);
+    refused!(dimension("vocab"), b.allow(Allow { sampler, rows, allowed, vocab: 0, masks: 1 }));
+    refused!(dimension("masks"), b.allow(Allow { sampler, rows, allowed, vocab, masks: 0 }));
+    refused!(dimension("masks"), b.allow(Allow { sampler, rows, allowed, vocab, masks: 65_536 }));
+    refused!(short("rows"), b.allow(Allow { sampler, rows, allowed, vocab, masks: 3 }));
+    refused!(short("allowed"), b.allow(Allow { sampler, rows, allowed: few, vocab, masks: 2 }));
+    let sampler = &mut SampleState::<B> { marks: zeros(b, vocab - 1), ..good() };
+    refused!(short("marks"), b.allow(Allow { sampler, rows, allowed, vocab, masks: 2 }));
 }

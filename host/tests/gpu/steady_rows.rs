@@ -202,6 +202,7 @@ impl Again for Head {
             sampler: &mut self.sampler,
             row: 0,
             bounds: &mut self.bounds,
+            every: false,
             out: &mut self.log,
             m: self.m,
         })

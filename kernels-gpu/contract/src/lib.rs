@@ -129,7 +129,7 @@ families! {
     rmsnorm: SmallF32, SmallF16, SmallBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, RingF32, RingF16, RingBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;
     rope: Rope;
     image_quant: ImageTopF32, ImageTopF16, ImageTopBf16, ImageQuantF32, ImageQuantF16, ImageQuantBf16;
-    sample: SamplePrepare, SamplePick, SamplePickWide;
+    sample: SamplePrepare, SamplePick, SamplePickWide, SampleAllow;
     softmax: SmallF32, SmallF16, SmallBf16, WordsF16, WordsBf16, ShortF32, ShortF16, ShortBf16, MiddleF32, MiddleF16, MiddleBf16, LongF32, LongF16, LongBf16, TurnedF32, TurnedF16, TurnedBf16, LongTurnedF32, LongTurnedF16, LongTurnedBf16, PartsF32, PartsF16, PartsBf16;
     sparse: SparseBf16M1, SparseF16M1, SparseBf16M4, SparseF16M4, SparseF32M1, SparseF32M4,
         SparseBf16Mma8, SparseBf16Mma16, SparseBf16Few8, SparseBf16Few16,

@@ -44,7 +44,7 @@ pub const TILE_SMEM_BYTES: u32 = 227 * 1024;
 const TILE_ROOM_BYTES: u32 = TILE_THREADS * TILE_GIVEN * TILE_INPUTS * 2 * 4;
 /// Words of it in front of all else: which inputs the block has, and how many there are.
 pub const TILE_LIST: u32 = 32;
-/// Fewest inputs of [`Only`] that tiles pay for: the last kernel of [`crate::lm_head_int8`] takes a third as long for one alone.
+/// Fewest inputs of [`Only`] that tiles pay for, where nobody asks for what they leave: the last kernel of [`crate::lm_head_int8`] takes a third as long for one alone.
 pub const TILE_LEAST: u32 = 3;
 
 /// Bytes of `inputs` inputs of `k` elements in shared memory, padded to whole steps of 256.
@@ -106,7 +106,7 @@ pub struct Args {
 }
 
 /// Which inputs tiles are made of: all, where `params` is null, or those of a [`crate::lm_head_int8`] that need every logit,
-/// where these are [`TILE_LEAST`] at least ([`crate::lm_head_int8::EVERY`] then says so of each; if fewer, nothing is made).
+/// where these are `least` at least ([`crate::lm_head_int8::EVERY`] then says so of each; if fewer, nothing is made).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
@@ -116,11 +116,14 @@ pub struct Only {
     pub state: DevPtr<StepState>,
     /// Its statistics, [`crate::lm_head_int8::input_words`] words from one to the next.
     pub input: DevPtr<u32>,
+    /// Fewest that are made.
+    pub least: u32,
 }
 
 impl Only {
     /// All.
-    pub const ALL: Self = Self { params: DevPtr::NULL, state: DevPtr::NULL, input: DevPtr::NULL };
+    pub const ALL: Self =
+        Self { params: DevPtr::NULL, state: DevPtr::NULL, input: DevPtr::NULL, least: 0 };
 }
 
 /// The parameter of the kernels that make tiles.

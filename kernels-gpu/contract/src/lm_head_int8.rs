@@ -8,7 +8,7 @@
 //! | `rows`   | `f32`          | `[vocab, 4]`     | scale, error, norm of each row, 0                 |
 //! | `input`  | `u32`          | [`input_words`]  | [`input_stats`], then the high digits of `x` and the low ones, [`row_bytes`] of each; then scratch |
 //! | `marks`, `params`, `state` | |                | those of [`crate::sample`]; no kernel writes `params` |
-//! | `bounds` | `f32`          | `[vocab]`        | scratch                                           |
+//! | `bounds` | `f32`          | `[vocab]`        | scratch; [`EVERY`] logit as it is, where that is asked for |
 //! | `best`, `adjusted`, `tops` | |               | those of [`crate::sample`]: output                |
 //!
 //! Several inputs, each with a sampler, have a row of everything but the table: one behind the other
@@ -17,7 +17,9 @@
 //! What `sample_prepare` makes of the logits of [`crate::lm_head`] is made of those of the rows that the sampler can pick or
 //! that decide what it picks, from the same bits; of the others it is made as if they were minus infinity. So the token is the same,
 //! always. What a token is drawn from has to be known: the best, the best `k`, or what weighs enough beside the best (min-p without top-p). Where more may be
-//! drawn or tokens are forbidden ([`Asked::wanted`] is 0) every logit is computed. A bias ([`crate::sample::BIASED`]) is not known here. Where the best is all that is asked ([`Asked::alone`]), only `best` is written.
+//! drawn ([`Asked::wanted`] is 0) every logit is computed, of tokens that are forbidden ([`BARRED`]) else none. (Where none that may be picked has a logit above
+//! minus infinity, it need not be the same token.) A bias ([`crate::sample::BIASED`]) is known where all of these lie in
+//! `bounds` ([`EVERY`]), as they are. Where the best is all that is asked ([`Asked::alone`]), only `best` is written.
 //!
 //! # The bound
 //!
@@ -320,6 +322,8 @@ pub struct Args {
     pub input: DevPtr<u32>,
     /// Tokens of prompt and text.
     pub marks: DevPtr<u8>,
+    /// What is added to logits that lie in `bounds`; or null.
+    pub bias: DevPtr<f32>,
     /// What was asked for.
     pub params: DevPtr<SampleParams>,
     /// Where the sequence stands.
@@ -373,6 +377,7 @@ impl Args {
             x: past(self.x, row * self.k as u64),
             input: past(self.input, row * input_words(self.k as usize, self.vocab) as u64),
             marks: past(self.marks, row * vocab),
+            bias: if self.bias.is_null() { self.bias } else { past(self.bias, row * vocab) },
             params: past(self.params, row),
             state: past(self.state, row),
             bounds: past(self.bounds, row * vocab),

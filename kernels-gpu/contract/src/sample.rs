@@ -6,7 +6,7 @@
 //! | `adjusted` | `f32`            | `[vocab]` | scratch, for draws: logits after penalty and temperature; room for [`adjusted_len`] |
 //! | `tops`     | `u32`            | `[groups(vocab)]` | scratch: largest key of each [`GROUP`] logits |
 //! | `marks`    | `u8`             | `[vocab]` | [`SEEN`] for tokens of prompt and text, updated; [`FORBIDDEN`], [`BIASED`], [`GIVEN`] |
-//! | `bias`     | `f32`            | `[vocab]` or null | of [`BIASED`] tokens what is added to their logits, updated; null: no token has that mark, and there are no presence and frequency penalties |
+//! | `bias`     | `f32`            | `[vocab]` or null | of [`BIASED`] tokens what is added to their logits, updated; null: that mark does not count, and there are no presence and frequency penalties |
 //! | `best`     | `u64`            | `[1]`     | scratch, 0 before and after every step        |
 //! | `params`   | [`SampleParams`] | `[1]`     | what was asked for                            |
 //! | `state`    | [`StepState`]    | `[1]`     | token, position, step, done; updated          |
@@ -66,12 +66,18 @@ pub const MAX_SAMPLERS: usize = 65_535;
 pub const MAX_STOP_IDS: usize = 16;
 /// Bit of a token that stands in prompt or text.
 pub const SEEN: u8 = 1;
-/// Bit of a token that must not be picked, while there is another one.
+/// Bit of a token that must not be picked, while there is another one. [`SampleAllow`] writes it.
 pub const FORBIDDEN: u8 = 2;
 /// Bit of a token that has a bias, which counts under a [`SampleParams::repetition_penalty`] below 0.
 pub const BIASED: u8 = 4;
 /// Bit of a token that the text has given under presence and frequency penalties.
 pub const GIVEN: u8 = 8;
+/// [`StepState::done`] of a text that waits for [`SampleAllow`]. Steps meanwhile run its last token again and store the same keys and values.
+pub const RESTS: u32 = 2;
+/// Threads of a block of [`SampleAllow`].
+pub const ALLOW_THREADS: u32 = 256;
+/// Words of a warp of it, a lane for each of their bits.
+pub const ALLOW_WORDS: u32 = 8;
 /// The weight of the best token.
 pub const ONE_WEIGHT: u32 = 1 << 31;
 
@@ -86,7 +92,7 @@ pub struct SampleParams {
     /// Divides the logits; 0 picks the best token.
     pub temperature: f32,
     /// Its magnitude divides positive and multiplies negative logits of [`SEEN`] tokens. With 1 the marks are not looked at, so with none
-    /// [`FORBIDDEN`]; -1 is no penalty and looks at them. Below 0 a bias counts too, and the head by way of int8 makes every logit.
+    /// [`FORBIDDEN`]; -1 is no penalty and looks at them. Below 0 a bias counts too.
     pub repetition_penalty: f32,
     /// Keep this many tokens; 0 keeps all.
     pub top_k: u32,
@@ -102,6 +108,10 @@ pub struct SampleParams {
     pub presence_penalty: f32,
     /// What each time takes off it.
     pub frequency_penalty: f32,
+    /// Not 0: behind each token the text [`RESTS`] until [`SampleAllow`] says what may come next.
+    pub rests: u32,
+    /// Not 0: the head by way of int8 makes every logit, as log probabilities and a bias need them.
+    pub every: u32,
 }
 
 impl SampleParams {
@@ -122,7 +132,7 @@ pub struct StepState {
     pub token: u32,
     /// Tokens picked so far.
     pub step: u32,
-    /// Not 0 once the text has ended.
+    /// 0 while the text goes on; [`RESTS`], or another number once it has ended: steps then leave it as it is.
     pub done: u32,
 }
 
@@ -305,6 +315,39 @@ impl Args {
             ..*self
         }
     }
+}
+
+/// The parameter of [`SampleAllow`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AllowArgs {
+    /// `[limit, vocab]`: marks; [`FORBIDDEN`] is written, the others stay.
+    pub marks: DevPtr<u8>,
+    /// `[limit]`: a text that rests goes on.
+    pub state: DevPtr<StepState>,
+    /// The row of each mask, `[masks]`; one from `limit` on is left out.
+    pub rows: DevPtr<u32>,
+    /// `[masks, words]`: bit `i` of word `w` is set where token `32 w + i` may be picked.
+    pub allowed: DevPtr<u32>,
+    /// Rows of the sampler.
+    pub limit: u32,
+    /// Tokens.
+    pub vocab: u32,
+    /// Words of a mask.
+    pub words: u32,
+}
+
+/// Blocks of [`SampleAllow`] for `masks` masks.
+pub const fn allow_grid(vocab: u32, masks: u32) -> [u32; 3] {
+    [vocab.div_ceil(ALLOW_THREADS * ALLOW_WORDS), masks, 1]
+}
+
+/// Which tokens texts may pick next; grid [`allow_grid`].
+pub enum SampleAllow {}
+
+impl Kernel for SampleAllow {
+    type Args = AllowArgs;
+    const SPEC: LaunchSpec = LaunchSpec::new("sample_allow", ALLOW_THREADS).with_min_blocks(4);
 }
 
 /// Penalty, temperature, best token; grid [`prepare_grid`].

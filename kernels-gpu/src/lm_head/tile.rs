@@ -13,8 +13,8 @@
 //! a lane. Each warp takes its rows in an order of its own, so that what it gives away is always what lies last.
 
 use contract::lm_head::{
-    Args, Only, TILE_GIVEN, TILE_INPUTS, TILE_LEAST, TILE_LIST, TILE_ROWS, TILE_THREADS,
-    TILE_WARPS, TileArgs, tile_inputs,
+    Args, Only, TILE_GIVEN, TILE_INPUTS, TILE_LIST, TILE_ROWS, TILE_THREADS, TILE_WARPS, TileArgs,
+    tile_inputs,
 };
 use contract::lm_head_int8::{EVERY, digit_words, input_words};
 use contract::num::{PARTIALS, fma};
@@ -65,14 +65,15 @@ unsafe fn values(x: Shared<f32>) -> Values {
     })
 }
 
-/// Takes a pair of row `r` into its sums.
+/// Takes a pair of row `r` into its sums, or begins them with it.
 #[inline(always)]
-fn take(acc: &mut Sums, r: usize, w: [f32; OWN], x: &Values) {
+fn take(acc: &mut Sums, r: usize, w: [f32; OWN], x: &Values, begin: bool) {
     let mut i = 0;
     while i < INPUTS {
         let mut p = 0;
         while p < OWN {
-            acc[r][i][p] = fma(x[i][p], w[p], acc[r][i][p]);
+            let before = if begin { 0.0 } else { acc[r][i][p] };
+            acc[r][i][p] = fma(x[i][p], w[p], before);
             p += 1;
         }
         i += 1;
@@ -90,14 +91,20 @@ struct Tile<E: Pairs> {
 }
 
 impl<E: Pairs> Tile<E> {
-    /// Takes a chunk, of which `x` are the inputs, `stride` from step to step, and asks for the one at `rows`, of which
-    /// `next` are the inputs of the first step.
+    /// Takes a chunk, with which the sums may `BEGIN`, of which `x` are the inputs, `stride` from step to step, and asks for the one `further`, of
+    /// which `next` are the inputs of the first step.
     ///
     /// # Safety
     ///
     /// Both have all their steps; those of the inputs were brought.
     #[inline(always)]
-    unsafe fn chunk(&mut self, x: Shared<f32>, stride: u32, next: Shared<f32>) {
+    unsafe fn chunk<const BEGIN: bool>(
+        &mut self,
+        x: Shared<f32>,
+        stride: u32,
+        (further, next): (isize, Shared<f32>),
+    ) {
+        self.rows = self.rows.map(|row| row.wrapping_offset(further));
         let mut u = 0;
         while u < E::AHEAD {
             let later = if u + 1 < E::AHEAD { x.add((u as u32 + 1) * stride) } else { next };
@@ -111,7 +118,7 @@ impl<E: Pairs> Tile<E> {
                     self.held[u][r] = E::load2(self.rows[r].wrapping_add(u * PARTIALS));
                     news[r] = later.add(r as u32 * STEP).read_x2();
                 }
-                take(&mut self.acc, r, w, &self.x);
+                take(&mut self.acc, r, w, &self.x, BEGIN && u == 0);
                 r += 1;
             }
             self.x = news;
@@ -270,7 +277,7 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
             sync_threads();
             count = Inputs::list().add(TILE_LIST - 1).read();
         }
-        if count < TILE_LEAST {
+        if count < only.least {
             return; // every thread of the grid
         }
     }
@@ -347,25 +354,31 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
     let mut tile = Tile { acc: CLEAR, held, x: unsafe { values(x) }, rows };
     let mut unit = first;
     while unit < units {
-        tile.acc = CLEAR;
         let next = unit.saturating_add(unit_step);
-        let mut at = x;
-        let mut left = chunks;
-        while left > 0 {
-            // The chunk asked for is the next of this unit, behind its last one the first of the next unit.
-            left -= 1;
-            let mut later = x;
-            let mut further = (E::AHEAD * PARTIALS) as isize;
-            if left > 0 {
-                later = at.add(E::AHEAD as u32 * stride);
-            } else {
-                let rows = start(next) as isize - start(unit) as isize;
-                further = rows * args.stride as isize - (chunks as isize - 1) * further;
+        // The chunk asked for is the next of this unit, behind its last one the first of the next unit.
+        let ahead = |at: Shared<f32>, left: u32| {
+            let step = (E::AHEAD * PARTIALS) as isize;
+            if left > 1 {
+                return (step, at.add(E::AHEAD as u32 * stride));
             }
-            tile.rows = tile.rows.map(|row| row.wrapping_offset(further));
-            // SAFETY: whole steps of rows of the table and of the inputs, brought before the barrier.
-            unsafe { tile.chunk(at, stride, later) };
-            at = later;
+            let rows = start(next) as isize - start(unit) as isize;
+            (rows * args.stride as isize - (chunks as isize - 1) * step, x)
+        };
+        // SAFETY: whole steps of rows of the table and of the inputs, brought before the barrier.
+        unsafe {
+            if chunks == 0 {
+                tile.acc = CLEAR;
+            } else {
+                let mut later = ahead(x, chunks);
+                tile.chunk::<true>(x, stride, later);
+                let mut left = chunks - 1;
+                while left > 0 {
+                    let at = later.1;
+                    later = ahead(at, left);
+                    tile.chunk::<false>(at, stride, later);
+                    left -= 1;
+                }
+            }
         }
         let mut step = chunks * E::AHEAD as u32;
         while step < k.div_ceil(STEP) {
@@ -386,7 +399,7 @@ pub(super) unsafe fn lm_head_tile<E: Pairs>(args: &TileArgs) {
             let last = unsafe { values(x.add(step * stride)) };
             let mut r = 0;
             while r < ROWS {
-                take(&mut tile.acc, r, w[r], &last);
+                take(&mut tile.acc, r, w[r], &last, false);
                 r += 1;
             }
             step = opaque(step + 1);

@@ -14,7 +14,7 @@ pub mod scan_wide;
 
 #[cfg(level_sm_90)]
 use contract::lm_head::Only;
-use contract::lm_head_int8::{Args, Asked, LIST_HEAD, LIST_ROWS, has_bounds};
+use contract::lm_head_int8::{Args, Asked, BARRED, LIST_HEAD, LIST_ROWS, has_bounds};
 #[cfg(level_sm_90)]
 use contract::lm_head_int8::{in_clusters, input_words};
 use contract::sample::{SampleParams, StepState};
@@ -35,6 +35,7 @@ unsafe fn asked(params: *const SampleParams) -> Asked {
             temperature: ld(&raw const (*params).temperature),
             penalty: ld(&raw const (*params).repetition_penalty),
             top_k: ld(&raw const (*params).top_k),
+            whole: ld(&raw const (*params).every) != 0,
             least: Asked::least(
                 ld(&raw const (*params).min_weight),
                 // Its low half does not matter.
@@ -99,7 +100,7 @@ fn listed(args: &Args, asked: &Asked, wanted: u32, head: [u32; 4]) -> bool {
     in_clusters(args.m, args.k)
         && wanted != 0
         && !asked.weighs(args.vocab)
-        && !(asked.alone(args.vocab) && head[2] > LIST_ROWS)
+        && !(asked.alone(args.vocab) && (head[2] == 0 || head[2] > LIST_ROWS))
 }
 
 /// The largest lower bound so far of an input that has a list, as a key.
@@ -124,13 +125,16 @@ unsafe fn raise_floor(args: &Args, key: u32) {
     unsafe { max_u64_relaxed(args.scratch().as_ptr().cast(), u64::from(key)) };
 }
 
-/// Lists a row, with the key of its upper bound.
+/// Lists a row, with the key of its upper bound, unless it is forbidden.
 ///
 /// # Safety
 ///
 /// As for [`known_floor`].
 #[inline(always)]
 unsafe fn enlist(args: &Args, row: u32, key: u32) {
+    if key <= BARRED {
+        return;
+    }
     let scratch = args.scratch().as_ptr();
     // SAFETY: the count, changed by this instruction alone; a place for this row alone.
     unsafe {

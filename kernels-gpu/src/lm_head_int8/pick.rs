@@ -10,8 +10,8 @@ mod memory;
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, CANDIDATES, CLUSTER_THREADS, GROUP, LIST_HEAD, PickArgs, PickBf16, PickF16,
-    PickF32, first_rows, floor_of, groups, pick_blocks,
+    Args, Asked, BARRED, CANDIDATES, CLUSTER_THREADS, GROUP, LIST_HEAD, PickArgs, PickBf16,
+    PickF16, PickF32, first_rows, floor_of, groups, pick_blocks,
 };
 use contract::num::{PARTIALS, order_key, order_value};
 use contract::sample::{self, SHORT_LIST, rank_index, rank_of};
@@ -243,7 +243,8 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
         // SAFETY: the launch contract, handed on; a word of this thread.
         unsafe {
             memory.made.add(thread).write(own_top(args));
-            floor_of(kth(memory, memory.made, wanted))
+            // What is forbidden is not computed.
+            floor_of(kth(memory, memory.made, wanted)).max(BARRED + 1)
         }
     };
     // This block's rows: four a thread of each 2,048 a block.
@@ -345,8 +346,10 @@ unsafe fn draw_of_bounds<E: Element, const STEPS: usize>(
     };
     let [own, found] = if lane_id() < blocks { rest } else { [0; 2] };
     let total = warp_sum(own as i32) as u32;
-    if total > SHORT_LIST || any(found > CANDIDATES) {
+    if total == 0 || total > SHORT_LIST || any(found > CANDIDATES) {
         sync_cluster(); // all have read the counts
+        // Where nothing may be picked all of them stand for it.
+        let floor = if total == 0 { 0 } else { floor };
         // SAFETY: as above.
         unsafe { through_memory::<E, STEPS>(args, asked, memory, floor) };
         return true; // the whole cluster

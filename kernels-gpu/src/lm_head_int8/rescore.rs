@@ -8,18 +8,18 @@
 
 use contract::launch::Kernel;
 use contract::lm_head_int8::{
-    Args, Asked, EVERY, FLOOR_BITS, GROUP, LIST_HEAD, LIST_ROWS, MAX_WANTED, RESCORE_ROWS,
+    Args, Asked, BARRED, EVERY, FLOOR_BITS, GROUP, LIST_HEAD, LIST_ROWS, MAX_WANTED, RESCORE_ROWS,
     RESCORE_SMEM_BYTES, RescoreBf16, RescoreF16, RescoreF32, THREADS, floor_of, groups, has_bounds,
     list_blocks, rescore_rows,
 };
 use contract::num::{PARTIALS, order_key};
-use contract::sample::rank;
+use contract::sample::{has_bias, penalise, rank, temper};
 
 use super::{asked, ended, input_stats, wanted};
 use crate::arch::atomic::max_u64_relaxed;
 use crate::arch::grid::{dependency_wait, launch_dependents};
 use crate::arch::hint::opaque_here;
-use crate::arch::mem::{ld_if, ld_u8_if, ld_x2_if, ld_x4, st};
+use crate::arch::mem::{ld, ld_if, ld_u8_if, ld_x2_if, ld_x4, st};
 use crate::arch::shared::{Shared, dynamic_shared_mem};
 use crate::arch::thread::{block_idx_x, block_idx_y, grid_dim_y, sync_threads, thread_idx_x};
 use crate::arch::warp::{
@@ -165,6 +165,20 @@ unsafe fn listed((tile, first, end): (u32, u32, u32), uppers: [f32; OF_THREAD], 
         let reaches = inside && order_key(uppers[j]) >= floor;
         // SAFETY: a word of this thread.
         unsafe { values().add(row - first).write(f32::NEG_INFINITY) };
+        if floor == BARRED + 1 {
+            // Too few are left: one that is forbidden stands where none is.
+            let barred = ballot(inside && !reaches);
+            if lane_id() == 0 && barred != 0 {
+                // SAFETY: a word of this lane.
+                unsafe {
+                    found().write_u64(
+                        found()
+                            .read_u64()
+                            .max(rank(f32::NEG_INFINITY, row + barred.trailing_zeros())),
+                    )
+                };
+            }
+        }
         let lanes = ballot(reaches);
         // Most tiles have none.
         if lanes != 0 {
@@ -238,7 +252,11 @@ unsafe fn take_over(
         // SAFETY: a row of the vocabulary; a word of this thread.
         unsafe {
             let marks = ld_u8_if(row < end && asked.penalty != 1.0, marks);
-            let x = asked.adjust(logits[j], marks);
+            let mut x = penalise(logits[j], marks, asked.penalty);
+            if has_bias(marks, asked.penalty) && !args.bias.is_null() {
+                x += ld(args.bias.as_ptr().cast_const().wrapping_add(row as usize));
+            }
+            let x = temper(x, asked.temperature);
             values().add(row - first).write(x);
             best = best.max(if row < end { rank(x, row) } else { 0 });
         }
@@ -307,7 +325,7 @@ unsafe fn best_of_list<E: Element, const STEPS: usize>(
     known: bool,
     [floor, _, count, _]: [u32; 4],
 ) {
-    let whole = !known || count > LIST_ROWS;
+    let whole = !known || count == 0 || count > LIST_ROWS;
     let total = if whole { args.vocab } else { count };
     // Of more blocks the others have nothing to do.
     let blocks = grid_dim_y().min(list_blocks(args.m));
@@ -392,7 +410,8 @@ unsafe fn rescore<E: Element, const STEPS: usize, const OF_LIST: usize>(all: &Ar
         }
         let top = own_top(args);
         let wanted = wanted(&asked, stats, args.vocab);
-        if wanted != 0 { floor(&asked, args.vocab, top, wanted) } else { 0 }
+        // What is forbidden is not computed.
+        if wanted != 0 { floor(&asked, args.vocab, top, wanted).max(BARRED + 1) } else { 0 }
     };
     let made = asked.every(stats, args.vocab) && head[EVERY] != 0;
     sync_threads();

@@ -4,8 +4,9 @@
 //! each group. `sample_pick` is one block a row: [`list`] draws from a short list of the best logits; when
 //! they do not fit or do not decide, [`select`] narrows down the keys that top-k and top-p keep, and
 //! [`draw`] takes one of the kept tokens. Thread 0 moves the sequence on. No step depends on the
-//! order in which threads arrive: maxima, sums of integers, and a list read as a set.
+//! order in which threads arrive: maxima, sums of integers, and a list read as a set. [`allow`] says between steps what may be picked.
 
+mod allow;
 pub(crate) mod draw;
 pub(crate) mod gather;
 pub(crate) mod list;
@@ -16,9 +17,9 @@ pub(crate) mod team;
 use contract::launch::Kernel;
 use contract::num::order_key;
 use contract::sample::{
-    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, SEEN, SampleParams, SamplePick,
-    SamplePrepare, StepState, given, has_bias, lowered, penalise, rank, rank_index, rank_of,
-    temper,
+    Args, GROUP, MAX_STOP_IDS, PREPARE_THREADS, PREPARE_TILE, RESTS, SEEN, SampleParams,
+    SamplePick, SamplePrepare, StepState, given, has_bias, lowered, penalise, rank, rank_index,
+    rank_of, temper,
 };
 
 use crate::arch::atomic::max_u64_relaxed;
@@ -141,8 +142,8 @@ pub unsafe extern "ptx-kernel" fn sample_prepare(args: Args) {
             let (i, (x, marks)) = (index(j), loaded[j]);
             let inside = i < args.vocab;
             let mut x = penalise(x, marks, penalty);
-            if has_bias(marks, penalty) {
-                // SAFETY: i < vocab, as marks beyond are 0, and where tokens have that mark there is a bias.
+            if has_bias(marks, penalty) && !args.bias.is_null() {
+                // SAFETY: i < vocab, as marks beyond are 0.
                 x += unsafe { ld(args.bias.as_ptr().cast_const().wrapping_add(i as usize)) };
             }
             let x = temper(x, temperature);
@@ -254,6 +255,7 @@ pub(crate) unsafe fn pick(team: impl Team, args: &Args) {
 pub(crate) unsafe fn advance(args: &Args, token: u32) {
     let (pos, step) = (field!(args.state -> pos), field!(args.state -> step));
     let mut done = step + 1 >= field!(args.params -> max_steps);
+    let rests = if field!(args.params -> rests) != 0 { RESTS } else { 0 };
     let presence = field!(args.params -> presence_penalty);
     let frequency = field!(args.params -> frequency_penalty);
     let stops = field!(args.params -> stop_len).min(MAX_STOP_IDS as u32);
@@ -286,7 +288,7 @@ pub(crate) unsafe fn advance(args: &Args, token: u32) {
         st(&raw mut (*state).pos, pos + 1);
         st(&raw mut (*state).token, token);
         st(&raw mut (*state).step, step + 1);
-        st(&raw mut (*state).done, u32::from(done));
+        st(&raw mut (*state).done, if done { 1 } else { rests });
         st_x2(args.best.as_ptr().cast(), [0u32, 0]);
     }
 }

@@ -212,10 +212,13 @@ fn pack_file(texts: &[String], path: &Path) -> Result<()> {
     options.lzma_options.lc = 4;
     options.lzma_options.nice_len = 273;
     options.lzma_options.depth_limit = 512;
-    let file = std::fs::File::create(path)?;
+    // A build that is stopped leaves the old file whole.
+    let part = path.with_extension("part");
+    let file = std::fs::File::create(&part)?;
     let mut xz = XzWriter::new(std::io::BufWriter::new(file), options)?;
     xz.write_all(texts.join("\0").as_bytes())?;
     xz.finish()?.flush()?;
+    std::fs::rename(part, path)?;
     Ok(())
 }
 

@@ -51,7 +51,7 @@ impl<B: Backend> Model<B> {
     /// sequence got, in the order of `drafts`: none where it has ended. Such steps attend exactly. With `record`, a backend that can replays a recording.
     ///
     /// # Errors
-    /// Ids outside of the vocabulary, more rows than [`BatchOptions::draft_rows`], a slot without a sequence whose prompt has run, one with [marks](Batch::mark) or [extras](Batch::ask), one given twice; a failed
+    /// Ids outside of the vocabulary, more rows than [`BatchOptions::draft_rows`], a slot without a sequence whose prompt has run, one that [rests](contract::sample::SampleParams::rests) or has [extras](Batch::ask), one given twice; a failed
     /// launch.
     pub fn verify(
         &self,
@@ -91,7 +91,7 @@ impl<B: Backend> Batch<B> {
                 found.filter(|found| found.queued > 0 && found.is_plain() && !twice)
             else {
                 let (what, found) = ("slot of a draft", slot);
-                let allowed = "slots whose prompts have run, without marks and extras, are allowed, each once";
+                let allowed = "slots whose prompts have run, that never rest and have no extras, are allowed, each once";
                 return Err(OpError::Dimension { op: "batch", what, found, allowed }.into());
             };
             let step = of_slot.queued;

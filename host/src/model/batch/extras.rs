@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use contract::lm_head::TILE_INPUTS;
 use contract::logprobs::ENTRY_WORDS;
 
 use super::Batch;
@@ -10,8 +11,16 @@ use crate::model::Model;
 use crate::model::logprobs::{Extras, TokenLogprobs, Way, biased, entry, under_bias, wanted};
 use crate::ops::lm_head::LmHead;
 use crate::ops::logprobs::{LogprobScratch, Logprobs};
-use crate::ops::sample::{PARAM_WORDS, param_words};
+use crate::ops::sample::{Allow, PARAM_WORDS, mask_words, param_words};
 use crate::ops::{Backend, OpError, RowWords, TokenLog};
+
+/// What sequences may give next, on its way to the sampler.
+pub(super) struct Masks<B: Backend> {
+    /// `[max_batch]`.
+    rows: B::Buf<u32>,
+    /// `[max_batch, words]`.
+    allowed: B::Buf<u32>,
+}
 
 /// By what the tokens of prompts are told, of one prefill step.
 pub(super) struct PromptLog<B: Backend> {
@@ -49,6 +58,14 @@ impl<B: Backend> PromptLog<B> {
 }
 
 impl<B: Backend> Model<B> {
+    /// How the next tokens of `m` rows are found, those of `slots` among them, also where their prompts end with this step.
+    pub(super) fn way_of(&self, batch: &Batch<B>, slots: Range<usize>, m: usize) -> Way {
+        // As many of them as fill a tile take the time of one.
+        let pays = |needing: usize| needing.next_multiple_of(TILE_INPUTS as usize) < m;
+        let beside = |needing| pays(needing) && self.backend().keeps_logits(self.head(), m);
+        Way::of_all(batch.slots[slots].iter().flatten().map(|slot| slot.way()), beside)
+    }
+
     /// Tells the tokens of prompts that ask for it behind the rows of `parts`, whose last norm stands from row `from` on. Waits for it.
     pub(super) fn tell_prompts(
         &self,
@@ -108,19 +125,13 @@ impl<B: Backend> Model<B> {
 }
 
 impl<B: Backend> Batch<B> {
-    /// How the next tokens of `slots` are found, those whose prompts end with this step included.
-    pub(super) fn way_of(&self, slots: Range<usize>) -> Way {
-        let ways = self.slots[slots].iter().flatten().map(|slot| slot.way());
-        ways.fold(Way::default(), Way::and)
-    }
-
     /// Whether tokens of a prompt are told behind one of `parts`.
     pub(super) fn tells(&self, parts: &[Part]) -> bool {
         let asks = |part: &Part| self.slots[part.slot].as_ref()?.extras.prompt_logprobs;
         parts.iter().any(|part| asks(part).is_some())
     }
 
-    /// Whether every sequence can be [guessed](Model::verify) for: none has marks or extras.
+    /// Whether every sequence can be [guessed](Model::verify) for: none [rests](contract::sample::SampleParams::rests) or has extras.
     pub fn is_plain(&self) -> bool {
         self.slots.iter().flatten().all(|slot| slot.is_plain())
     }
@@ -136,7 +147,8 @@ impl<B: Backend> Batch<B> {
             let allowed = "slots with a sequence are allowed";
             return Err(OpError::Dimension { op: "batch", what, found, allowed });
         };
-        if Way::of(&of_slot.params, extras).bias {
+        let way = Way::of(&of_slot.params, extras);
+        if way.bias {
             let (marks, bias) = biased(*vocab, &of_slot.prompt, &extras.logit_bias)?;
             let rows = match &mut sampler.bias {
                 Some(rows) => rows,
@@ -144,6 +156,8 @@ impl<B: Backend> Batch<B> {
             };
             backend.write(rows, slot * *vocab, &bias)?;
             backend.write(&mut sampler.marks, slot * *vocab, &marks)?;
+        }
+        if way.every() {
             of_slot.params = under_bias(&of_slot.params);
             let words = param_words(&of_slot.params);
             backend.write(&mut sampler.params, slot * PARAM_WORDS, &words)?;
@@ -172,21 +186,55 @@ impl<B: Backend> Batch<B> {
         slot.map(|slot| std::mem::take(&mut slot.prompt_told)).unwrap_or_default()
     }
 
-    /// Tells the sampler of the sequence in `slot` what is known of each token, `[vocab]`: [`contract::sample::SEEN`] and
-    /// [`contract::sample::FORBIDDEN`], which count from the next step that is queued on, and unless [`contract::sample::SampleParams::repetition_penalty`] is 1.
+    /// Says which tokens sequences that [rest](contract::sample::SampleParams::rests) may give next, of each a bit for every token, 32 to a word from the lowest
+    /// on; they take part in the next step that is queued then. In front of a prompt it is said for the first token.
     ///
     /// # Errors
-    /// Another number of marks, a slot without a sequence; a failed copy.
-    pub fn mark(&mut self, backend: &B, slot: usize, marks: &[u8]) -> Result<(), OpError> {
+    /// A mask of another length, a slot without such a sequence or given twice; out of memory, a failed copy or launch.
+    pub fn allow(&mut self, backend: &B, masks: &[(usize, &[u32])]) -> Result<(), OpError> {
         let dimension =
             |what, found, allowed| OpError::Dimension { op: "batch", what, found, allowed };
-        if marks.len() != self.vocab {
-            return Err(dimension("marks", marks.len(), "one for each token is allowed"));
+        if masks.is_empty() {
+            return Ok(());
         }
-        let Some(marked) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
-            return Err(dimension("slot of marks", slot, "slots with a sequence are allowed"));
+        let Self { slots, sampler, masks: buffers, vocab, options, .. } = self;
+        let (mut rows, mut all) = (Vec::new(), Vec::new());
+        for &(slot, words) in masks {
+            if words.len() != mask_words(*vocab) {
+                return Err(dimension(
+                    "words of a mask",
+                    words.len(),
+                    "a bit for each token is allowed",
+                ));
+            }
+            let rests =
+                slots.get(slot).and_then(Option::as_ref).is_some_and(|of| of.params.rests != 0);
+            if !rests || rows.contains(&(slot as u32)) {
+                return Err(dimension(
+                    "slot of a mask",
+                    slot,
+                    "slots of sequences that rest are allowed, each once",
+                ));
+            }
+            rows.push(slot as u32);
+            all.extend_from_slice(words);
+        }
+        let Masks { rows: to, allowed } = match buffers {
+            Some(buffers) => buffers,
+            None => buffers.insert(Masks {
+                rows: backend.alloc("sampler", options.max_batch)?,
+                allowed: backend.alloc("sampler", options.max_batch * mask_words(*vocab))?,
+            }),
         };
-        marked.marked = true;
-        backend.write(&mut self.sampler.marks, slot * self.vocab, marks)
+        backend.write(to, 0, &rows)?;
+        backend.write(allowed, 0, &all)?;
+        let (vocab, masks) = (*vocab, rows.len());
+        backend.allow(Allow { sampler, rows: to, allowed, vocab, masks })?;
+        for row in rows {
+            if let Some(slot) = &mut slots[row as usize] {
+                slot.allowed = true;
+            }
+        }
+        Ok(())
     }
 }

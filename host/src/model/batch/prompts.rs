@@ -54,7 +54,7 @@ impl<B: Backend> Model<B> {
                     queued: 0,
                     limit,
                     params,
-                    marked: false,
+                    allowed: false,
                     extras: Extras::default(),
                     prompt_told: Vec::new(),
                 });
@@ -154,12 +154,12 @@ impl<B: Backend> Model<B> {
         m: usize,
     ) -> Result<(), OpError> {
         let x_at = at * self.config.hidden_size;
-        let way = batch.way_of(slot..slot + m);
+        let way = self.way_of(batch, slot..slot + m, m);
         let Batch { x, head_input, sampler, logits, tokens, .. } = &mut *batch;
         let w = self.head();
-        let int8 = self.int8.as_ref().filter(|_| !way.stored());
+        let int8 = self.int8.as_ref().filter(|_| !way.stored);
         if let (Some(table), Some(input)) = (int8, head_input) {
-            return self.backend.lm_head_int8(LmHeadInt8 {
+            self.backend.lm_head_int8(LmHeadInt8 {
                 norm: None,
                 x: &mut x.wide,
                 x_at,
@@ -169,9 +169,12 @@ impl<B: Backend> Model<B> {
                 sampler,
                 row: slot,
                 bounds: logits,
+                every: way.every(),
                 out: tokens,
                 m,
-            });
+            })?;
+            batch.logits_of = 0..0;
+            return self.tell_rows(batch, slot, m, way);
         }
         self.backend.lm_head(LmHead { x: &x.wide, x_at, w, logits, m })?;
         batch.logits_of = slot..slot + m;
@@ -241,6 +244,7 @@ impl<B: Backend> Batch<B> {
         for &Part { slot, reach, ends, .. } in parts {
             let Some(of_slot) = &mut self.slots[slot] else { continue };
             (of_slot.ran, of_slot.queued) = (reach, usize::from(ends));
+            of_slot.allowed &= !ends;
             if self.options.prefix_cache {
                 self.pool.remember(&of_slot.pages, &of_slot.prompt[..reach]);
             }

@@ -20,8 +20,8 @@ pub(super) struct Slot {
     /// Tokens that it gives at most.
     pub(super) limit: usize,
     pub(super) params: SampleParams,
-    /// Whether its sampler is told between steps what is known of each token.
-    pub(super) marked: bool,
+    /// Whether its sampler was told what the next token may be, where it has to be.
+    pub(super) allowed: bool,
     /// What is told of its tokens, and added to their logits.
     pub(super) extras: Extras,
     /// What was told of its prompt so far.
@@ -39,9 +39,14 @@ impl Slot {
         Way::of(&self.params, &self.extras)
     }
 
-    /// Whether it can be guessed for: without marks and extras.
+    /// Whether it can be guessed for: it never rests and has no extras.
     pub(super) fn is_plain(&self) -> bool {
-        !self.marked && self.way() == Way::default()
+        self.params.rests == 0 && self.way() == Way::default()
+    }
+
+    /// Whether a step gives it a token, if its prompt has run.
+    pub(super) fn is_due(&self) -> bool {
+        self.params.rests == 0 || self.allowed
     }
 }
 

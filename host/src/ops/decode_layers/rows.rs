@@ -267,3 +267,24 @@ impl DecodeRows<'_, crate::ops::CudaBackend> {
         }
     }
 }
+
+/// Whether one kernel runs all layers of a model of these sizes on so many rows.
+#[cfg(feature = "cuda")]
+pub(in crate::ops) fn runs_together(
+    cuda: &crate::ops::CudaBackend,
+    shape: &contract::decode_layers::Shape,
+    rows: usize,
+) -> bool {
+    use contract::decode_layers::DecodeLayersPaged;
+    use contract::decode_layers::rows::{DecodeLayersRows, DecodeLayersRows16, Tiles};
+    let sms = cuda.cuda().device().sm_count().max(1);
+    let RowsKernel::Tiles(tiles) = RowsKernel::of(rows) else {
+        return shape.blocks(sms).is_some() && cuda.has::<DecodeLayersPaged>();
+    };
+    let takes = shape.rows_blocks(tiles, sms, tiles.rows()).is_some();
+    takes
+        && match tiles {
+            Tiles(1) => cuda.has::<DecodeLayersRows>(),
+            _ => cuda.has::<DecodeLayersRows16>(),
+        }
+}

@@ -15,7 +15,12 @@ pub struct Asked {
     pub top_k: u32,
     /// What a token weighs at least to be drawn, where the weight of the others does not matter: [`Asked::least`].
     pub least: u32,
+    /// Whether every logit has to be there ([`SampleParams::every`]).
+    pub whole: bool,
 }
+
+/// The key of a token that is forbidden for certain: its bounds are minus infinity, as its logit is then.
+pub const BARRED: u32 = order_key(f32::NEG_INFINITY);
 
 impl Asked {
     /// The part of `params` that matters.
@@ -25,6 +30,7 @@ impl Asked {
             penalty: params.repetition_penalty,
             top_k: params.top_k,
             least: Self::least(params.min_weight, params.top_p_q32),
+            whole: params.every != 0,
         }
     }
 
@@ -38,7 +44,7 @@ impl Asked {
     /// What only changes bounds.
     #[inline(always)]
     pub const fn of_bounds(temperature: f32, penalty: f32) -> Self {
-        Self { temperature, penalty, top_k: 0, least: 0 }
+        Self { temperature, penalty, top_k: 0, least: 0, whole: false }
     }
 
     /// Whether the best `top_k` are few enough to be looked for.
@@ -51,9 +57,10 @@ impl Asked {
     /// [weigh enough](Asked::weighs) beside the best, the best.
     #[inline(always)]
     pub fn wanted(&self, vocab: u32) -> u32 {
-        // Below 0 tokens are forbidden: bounds say little.
-        let monotone = self.penalty > 0.0
-            && self.penalty < f32::INFINITY
+        let penalty = self.penalty.abs();
+        let monotone = !self.whole
+            && penalty > 0.0
+            && penalty < f32::INFINITY
             && self.temperature != f32::INFINITY;
         if !monotone {
             0
@@ -137,8 +144,10 @@ mod tests {
             (asked(0.5, 1.3, MAX_WANTED), 1000, MAX_WANTED),
             (asked(0.5, 1.3, MAX_WANTED + 1), 1000, 0),
             (asked(0.0, 0.0, 0), 9, 0),
-            (asked(0.0, -1.0, 0), 9, 0),
-            (asked(0.5, -1.3, 7), 9, 0),
+            (asked(0.0, -1.0, 0), 9, 1),
+            (asked(0.5, -1.3, 7), 9, 7),
+            (Asked { whole: true, ..asked(0.5, -1.3, 7) }, 9, 0),
+            (Asked { whole: true, ..asked(0.0, 1.0, 0) }, 9, 0),
             (asked(0.0, f32::NEG_INFINITY, 0), 9, 0),
             (asked(0.0, f32::NAN, 0), 9, 0),
             (asked(0.0, f32::INFINITY, 0), 9, 0),
