@@ -24,14 +24,14 @@ struct Text {
     /// Tells it from others that had the slot.
     number: u64,
     /// None while a thread has it.
-    guide: Option<Guide>,
+    guide: Option<Box<Guide>>,
 }
 
 /// A token on its way to what follows it, and back.
 struct Job {
     slot: usize,
     number: u64,
-    guide: Guide,
+    guide: Box<Guide>,
     token: u32,
 }
 
@@ -53,7 +53,7 @@ impl Held {
     pub(super) fn hold(&mut self, slot: usize, guide: Option<Guide>) {
         self.texts += 1;
         let number = self.texts;
-        self.slots[slot] = guide.map(|guide| Text { number, guide: Some(guide) });
+        self.slots[slot] = guide.map(|guide| Text { number, guide: Some(Box::new(guide)) });
     }
 
     /// Forgets the text in `slot`.
@@ -73,7 +73,7 @@ impl Held {
 
     /// What holds the text in `slot`, unless a thread has it.
     pub(super) fn guide(&self, slot: usize) -> Option<&Guide> {
-        self.slots[slot].as_ref()?.guide.as_ref()
+        self.slots[slot].as_ref()?.guide.as_deref()
     }
 
     /// Those that no thread has, with their slots.
@@ -84,7 +84,7 @@ impl Held {
     /// The same, to be told from.
     pub(super) fn here_mut(&mut self) -> impl Iterator<Item = (usize, &mut Guide)> {
         let slots = self.slots.iter_mut().enumerate();
-        slots.filter_map(|(slot, text)| Some((slot, text.as_mut()?.guide.as_mut()?)))
+        slots.filter_map(|(slot, text)| Some((slot, text.as_mut()?.guide.as_deref_mut()?)))
     }
 
     /// Whether a thread has one.

@@ -148,10 +148,9 @@ impl<B: Backend> BatchRunner<B> {
 
     /// A sequence with a grammar whose next token is on its way.
     fn expected(&self) -> Option<(usize, usize)> {
-        let on_its_way = |&(slot, ref guide): &(usize, &Guide)| {
-            !guide.has_ended() && guide.taken() < self.batch.queued(slot)
-        };
-        self.held.here().find(on_its_way).map(|(slot, guide)| (slot, guide.taken()))
+        let goes_on = self.held.here().filter(|(_, guide)| !guide.has_ended());
+        let mut next = goes_on.map(|(slot, guide)| (slot, guide.taken()));
+        next.find(|&(slot, index)| index < self.batch.queued(slot))
     }
 
     /// Waits for what sequences with a grammar may give next, up to `linger` where some are known, and tells their samplers.
