@@ -276,7 +276,8 @@ impl BatchEngine {
     }
 
     /// Gives every request whose prompt has run its next token, in the order in which they were added, and with
-    /// [`super::SessionBuilder::lookup`] several behind each other. On a GPU later steps already run while the tokens are handed out.
+    /// [`super::SessionBuilder::lookup`] several behind each other. On a GPU later steps already run while the tokens are handed out. One with a grammar has none
+    /// in a step that others could make before it was known what may follow its last token.
     ///
     /// Several devices do not wait for each other: a step is one of each device that has made one by now, at
     /// least one, in the order in which the requests were added. Which ones come together is not said; what each

@@ -49,7 +49,7 @@ pub(super) trait Batched: Send {
     /// Several devices do that by themselves: waits until one of them has made a step.
     fn queue(&mut self) -> Result<(), SessionError>;
 
-    /// What comes next of a sequence. Waits for it, if it is on its way by [`Batched::queue`].
+    /// What comes next of a sequence. Waits for it, if it is on its way by [`Batched::queue`] and the sequence has no grammar.
     fn next(&mut self, slot: usize) -> Result<Next, SessionError>;
 
     /// Whether more of a sequence has come with the step that gave its last token.
@@ -86,7 +86,7 @@ pub(super) enum Next {
     },
     /// Nothing: the text has ended before.
     Ended,
-    /// Nothing in this step: its prompt has not run to its end, or its device is still at it.
+    /// Nothing in this step: its prompt has not run to its end, its device is still at it, or nobody knows yet what may follow.
     NotYet,
 }
 
@@ -165,9 +165,17 @@ impl<B: Backend> BatchRunner<B> {
                 self.held.collect(left.min(LOOK));
             }
         }
-        let news = self.held.here_mut().filter_map(|(slot, guide)| Some((slot, guide.news()?)));
+        let Self { held, batch, model, .. } = self;
+        let open = held.here_mut().filter(|(slot, _)| batch.queued(*slot) < batch.limit(*slot));
+        let news = open.filter_map(|(slot, guide)| Some((slot, guide.news()?)));
         let masks: Vec<(usize, &[u32])> = news.collect();
-        Ok(self.batch.allow(self.model.backend(), &masks)?)
+        Ok(batch.allow(model.backend(), &masks)?)
+    }
+
+    /// Whether a sequence with a grammar could have a step.
+    fn is_ready(&self) -> bool {
+        let mut here = self.held.here();
+        here.any(|(i, guide)| guide.has_news() && self.batch.queued(i) < self.batch.limit(i))
     }
 
     /// Waits until something is known of a sequence with a grammar, where nothing else is to be done. Says whether there is any to wait for.
@@ -286,7 +294,7 @@ impl<B: Backend> Batched for BatchRunner<B> {
             let mut steps = starves || more && ahead < most;
             if guided {
                 self.follow();
-                steps |= alone && self.held.here().any(|(_, guide)| guide.has_news());
+                steps |= alone && self.is_ready();
                 if steps {
                     let since = self.stepped.elapsed().min(LONG);
                     self.allow(if alone { since / 2 } else { since / 16 })?;
