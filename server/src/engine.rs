@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bitnet_gpu::model::ModelError;
-use bitnet_gpu::session::{BatchEngine, Finish, RequestId, SessionError, TokenLogprobs};
-use bitnet_gpu::text::{SamplingParams, Tokenizer};
+use bitnet_gpu::session::{BatchEngine, Finish, Grammars, RequestId, SessionError, TokenLogprobs};
+use bitnet_gpu::text::{Constraint, SamplingParams, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Settings;
@@ -40,6 +40,8 @@ pub(crate) struct Echo {
 pub(crate) struct Request {
     pub(crate) prompt: Prompt,
     pub(crate) params: SamplingParams,
+    /// What its grammar was compiled to, until it has a place.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) echo: bool,
     pub(crate) reply: UnboundedSender<Event>,
 }
@@ -69,6 +71,7 @@ pub(crate) struct Common {
 /// The way to the engine. When the last one is gone the thread ends, after what it still has.
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
+    pub(crate) grammars: Grammars,
     jobs: Sender<Job>,
 }
 
@@ -107,7 +110,8 @@ pub(crate) fn start(engine: BatchEngine, settings: Settings) -> (JoinHandle<()>,
     let common =
         Arc::new(Common { settings, metrics: Metrics::default(), waiting: AtomicUsize::new(0) });
     let (jobs, queued) = channel();
-    let shared = Arc::new(Shared { common: Arc::clone(&common), jobs });
+    let grammars = engine.grammars();
+    let shared = Arc::new(Shared { common: Arc::clone(&common), grammars, jobs });
     let work = Work { engine, common, waiting: VecDeque::new(), running: Vec::new() };
     (std::thread::spawn(move || work.run(&queued)), shared)
 }
@@ -183,8 +187,8 @@ impl Work {
 
     /// Adds who waits, in the order of arrival, while there is room.
     fn admit(&mut self) {
-        while let Some(job) = self.waiting.pop_front() {
-            match self.add(&job) {
+        while let Some(mut job) = self.waiting.pop_front() {
+            match self.add(&mut job) {
                 Ok((id, ids)) => {
                     self.leaves();
                     let Request { echo, reply, .. } = job.request;
@@ -211,7 +215,7 @@ impl Work {
     }
 
     /// Adds a request; returns its prompt too.
-    fn add(&mut self, job: &Job) -> Result<(RequestId, Vec<u32>), SessionError> {
+    fn add(&mut self, job: &mut Job) -> Result<(RequestId, Vec<u32>), SessionError> {
         let ids = match &job.request.prompt {
             Prompt::Text(text) => self.engine.encode(text)?,
             Prompt::Chat(messages) => self.engine.encode_chat(messages)?,
@@ -219,7 +223,8 @@ impl Work {
         };
         let expected =
             job.prediction.as_deref().map(|text| self.engine.encode(text)).transpose()?;
-        let id = self.engine.add_request(&ids, &job.request.params)?;
+        let Request { params, constraint, .. } = &mut job.request;
+        let id = self.engine.add_constrained(&ids, params, constraint)?;
         if let Some(expected) = expected {
             self.engine.predict(id, &expected);
         }
@@ -297,7 +302,7 @@ fn refuse(reply: &UnboundedSender<Event>, refusal: Refusal) {
 }
 
 /// What the client is told: its own fault, or that of a device.
-fn refusal(error: &SessionError) -> Refusal {
+pub(crate) fn refusal(error: &SessionError) -> Refusal {
     let theirs = matches!(
         error,
         SessionError::Text(_)

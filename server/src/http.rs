@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bitnet_gpu::text::SamplingParams;
+use bitnet_gpu::text::{Constraint, SamplingParams};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::header::{self, HeaderValue};
@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::api::{Answer, Asked, Prompt, Usage, reason};
-use crate::engine::{Echo, Event, Request as Job, Shared};
+use crate::engine::{Echo, Event, Request as Job, Shared, refusal};
 use crate::logprobs::Entry;
 use crate::metrics::add;
 use crate::reply::Refusal;
@@ -180,6 +180,23 @@ async fn body(request: Request<Incoming>) -> Result<Bytes, Refusal> {
     }
 }
 
+/// What the grammar of `params`, if there is one, is compiled to for each of `count` texts: aside, as it may take long.
+async fn constraints(
+    shared: &Shared,
+    params: &SamplingParams,
+    count: usize,
+) -> Result<Vec<Constraint>, Refusal> {
+    // More than can wait are refused anyway.
+    let asked = params.grammar.clone().filter(|_| count <= shared.common.settings.queue);
+    let Some(grammar) = asked else { return Ok(Vec::new()) };
+    let grammars = shared.grammars.clone();
+    let all = move || (0..count).map(|_| grammars.compile(&grammar)).collect::<Result<_, _>>();
+    match tokio::task::spawn_blocking(all).await {
+        Ok(made) => made.map_err(|error| refusal(&error)),
+        Err(_) => Err(Refusal::failed("compiling the grammar ended early")),
+    }
+}
+
 async fn complete(
     request: Request<Incoming>,
     shared: &Shared,
@@ -192,6 +209,8 @@ async fn complete(
     let told = params.logprobs.is_some();
     // Those of one prompt by seeds that follow each other.
     let each = |prompt: Prompt| (0..n as u64).map(move |i| (prompt.clone(), i));
+    let count = prompts.len() * n;
+    let mut constraints = constraints(shared, &params, count).await?.into_iter();
     let (requests, mut choices): (Vec<_>, Vec<_>) = prompts
         .into_iter()
         .flat_map(each)
@@ -199,7 +218,8 @@ async fn complete(
             let (reply, events) = unbounded_channel();
             let params = SamplingParams { seed: params.seed.wrapping_add(i), ..params.clone() };
             let choice = Choice { events, state: State::Begins, offset: 0 };
-            (Job { prompt, params, echo, reply }, choice)
+            let constraint = constraints.next();
+            (Job { prompt, params, constraint, echo, reply }, choice)
         })
         .unzip();
     shared.submit(requests, prediction.as_deref())?;

@@ -67,7 +67,10 @@ pub fn serve(
     stop: impl Fn() -> bool,
 ) -> io::Result<()> {
     let (engine, shared) = engine::start(engine, settings);
+    // Grammars are compiled aside.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let served = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(threads)
         .enable_io()
         .enable_time()
         .build()?

@@ -6,17 +6,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::answer::Answer;
+use super::grammars::Grammars;
+use super::guide::Guide;
 use super::runner::{Batched, End, Next};
 use super::wish::Wish;
 use super::{
     Finish, GenerateStats, Generated, LoadStats, SessionError, TokenLogprobs, compiled,
-    device_params, guide, stop_ids,
+    device_params, stop_ids,
 };
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
 use crate::model::{PAGE_SIZE, PageUsage};
 use crate::profile::Profile;
-use crate::text::{ChatTemplate, GrammarCompiler, Message, SamplingParams, Tokenizer};
+use crate::text::{ChatTemplate, Constraint, Message, SamplingParams, Tokenizer};
 
 /// Names a request of a [`BatchEngine`]; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -72,8 +74,7 @@ pub struct BatchEngine {
     tokenizer: Option<Arc<Tokenizer>>,
     /// Compiled when it is first asked for.
     template: OnceLock<ChatTemplate>,
-    /// Made when the first request has one.
-    grammars: OnceLock<GrammarCompiler>,
+    grammars: Grammars,
     load: LoadStats,
     requests: Vec<Request>,
     next_id: u64,
@@ -86,7 +87,8 @@ impl BatchEngine {
         load: LoadStats,
     ) -> Self {
         let tokenizer = tokenizer.map(Arc::new);
-        let (template, grammars) = (OnceLock::new(), OnceLock::new());
+        let grammars = Grammars::new(tokenizer.clone(), engine.config().vocab_size);
+        let template = OnceLock::new();
         Self { engine, tokenizer, template, grammars, load, requests: Vec::new(), next_id: 0 }
     }
 
@@ -230,13 +232,40 @@ impl BatchEngine {
         prompt: &[u32],
         params: &SamplingParams,
     ) -> Result<RequestId, SessionError> {
+        self.add_constrained(prompt, params, &mut None)
+    }
+
+    /// Compiles grammars for [`BatchEngine::add_constrained`], on other threads too.
+    pub fn grammars(&self) -> Grammars {
+        self.grammars.clone()
+    }
+
+    /// [`BatchEngine::add_request`], held to what was compiled of its grammar before ([`BatchEngine::grammars`]), in the place of [`SamplingParams::grammar`]: that takes
+    /// a millisecond and more, in which no step is queued. It is taken when the request has a place.
+    ///
+    /// # Errors
+    /// As [`BatchEngine::add_request`]; what was compiled for another number of tokens.
+    pub fn add_constrained(
+        &mut self,
+        prompt: &[u32],
+        params: &SamplingParams,
+        constraint: &mut Option<Constraint>,
+    ) -> Result<RequestId, SessionError> {
         let added = Instant::now();
         params.validate()?;
         let ids = stop_ids(params, self.engine.config(), self.tokenizer.as_deref());
-        let (tokenizer, device) = (self.tokenizer.as_deref(), device_params(params, &ids)?);
+        let held = constraint.is_some() || params.grammar.is_some();
         let vocab = self.engine.config().vocab_size;
-        let wish = Wish::new(params, device, vocab)?;
-        let mut guide = || guide(params, &self.grammars, tokenizer, vocab, &ids);
+        let wish = Wish::new(params, device_params(params, &ids, held)?, vocab)?;
+        let grammars = &self.grammars;
+        let mut guide = || {
+            let made = match (constraint.take(), &params.grammar) {
+                (None, None) => return Ok(None),
+                (None, Some(grammar)) => grammars.compile(grammar)?,
+                (Some(made), _) => made,
+            };
+            Guide::new(made, vocab, &ids).map(Some)
+        };
         let slot = self.engine.admit(prompt, &wish, &mut guide)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;

@@ -32,6 +32,10 @@ impl Guide {
         vocab: usize,
         stops: &[u32],
     ) -> Result<Self, SessionError> {
+        if constraint.vocab() != vocab {
+            let reason = format!("it was made for {} tokens, not for {vocab}", constraint.vocab());
+            return Err(TextError::Grammar { reason }.into());
+        }
         let (stops, allowed) = (stops.to_vec(), vec![0; mask_words(vocab)]);
         let (taken, told, ended, end) = (0, None, false, None);
         let mut guide = Self { constraint, stops, allowed, vocab, taken, told, ended, end };

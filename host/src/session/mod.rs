@@ -12,6 +12,7 @@ mod batch;
 mod builder;
 mod engine;
 mod error;
+mod grammars;
 mod group;
 mod guide;
 mod held;
@@ -26,6 +27,7 @@ pub use crate::ops::{Math, WeightLayout};
 pub use batch::{BatchEngine, RequestId, StepOutput};
 pub use builder::{Head, KvType, Progress, SessionBuilder, Weights};
 pub use error::SessionError;
+pub use grammars::Grammars;
 pub use lookup::Lookup;
 pub use stats::{GenerateStats, LoadStats};
 
@@ -40,6 +42,7 @@ use crate::memory::MemoryUsage;
 use crate::text::{ChatTemplate, GrammarCompiler, Message, SamplingParams, Tokenizer};
 use answer::Answer;
 use engine::Engine;
+use grammars::compile;
 use guide::Guide;
 use wish::Wish;
 
@@ -210,8 +213,12 @@ impl Session {
         }
         let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
         let (tokenizer, vocab) = (self.tokenizer.as_ref(), self.config().vocab_size);
-        let wish = Wish::new(params, device_params(params, &stop_ids)?, vocab)?;
-        let guide = guide(params, &self.grammars, tokenizer, vocab, &stop_ids)?;
+        let grammar = params.grammar.as_ref();
+        let wish = Wish::new(params, device_params(params, &stop_ids, grammar.is_some())?, vocab)?;
+        let constraint = grammar
+            .map(|grammar| compile(grammar, &self.grammars, (tokenizer, vocab)))
+            .transpose()?;
+        let guide = constraint.map(|made| Guide::new(made, vocab, &stop_ids)).transpose()?;
         self.engine.begin(prompt, &wish, guide)?;
         let mut stats = GenerateStats { prompt_tokens: prompt.len(), ..Default::default() };
         let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
@@ -265,26 +272,6 @@ impl Session {
     }
 }
 
-/// What holds a text to its grammar, if it has one.
-fn guide(
-    params: &SamplingParams,
-    compiler: &OnceLock<GrammarCompiler>,
-    tokenizer: Option<&Tokenizer>,
-    vocab: usize,
-    stops: &[u32],
-) -> Result<Option<Guide>, SessionError> {
-    let Some(grammar) = &params.grammar else { return Ok(None) };
-    let compiler = match compiler.get() {
-        Some(compiler) => compiler,
-        None => {
-            let tokenizer = tokenizer.ok_or(SessionError::NoTokenizer)?;
-            let made = GrammarCompiler::new(tokenizer, vocab)?;
-            compiler.get_or_init(|| made)
-        }
-    };
-    Guide::new(compiler.compile(grammar)?, vocab, stops).map(Some)
-}
-
 /// Tokens that end a text.
 fn stop_ids(
     params: &SamplingParams,
@@ -301,8 +288,12 @@ fn stop_ids(
     ids
 }
 
-/// The sampling parameters in the form that the kernel takes.
-fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams, SessionError> {
+/// The sampling parameters in the form that the kernel takes, of a text that may be held to a grammar.
+fn device_params(
+    params: &SamplingParams,
+    stops: &[u32],
+    held: bool,
+) -> Result<SampleParams, SessionError> {
     let mut stop_ids = [0; MAX_STOP_IDS];
     match stop_ids.get_mut(..stops.len()) {
         Some(slots) => slots.copy_from_slice(stops),
@@ -316,10 +307,7 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         top_p_q32: (f64::from(params.top_p) * 4_294_967_296.0) as u64,
         temperature: params.temperature,
         // Below 0 the marks of tokens are looked at.
-        repetition_penalty: match params.grammar {
-            Some(_) => -params.repetition_penalty,
-            None => params.repetition_penalty,
-        },
+        repetition_penalty: params.repetition_penalty * if held { -1.0 } else { 1.0 },
         top_k: params.top_k,
         min_weight: (f64::from(params.min_p) * f64::from(ONE_WEIGHT)) as u32,
         max_steps: params.max_tokens as u32,
@@ -327,7 +315,7 @@ fn device_params(params: &SamplingParams, stops: &[u32]) -> Result<SampleParams,
         stop_ids,
         presence_penalty: params.presence_penalty,
         frequency_penalty: params.frequency_penalty,
-        rests: u32::from(params.grammar.is_some()),
+        rests: u32::from(held),
         every: 0,
     })
 }
@@ -339,7 +327,7 @@ mod tests {
     #[test]
     fn full_ranges_keep_everything() {
         let params = SamplingParams { top_p: 1.0, min_p: 1.0, ..Default::default() };
-        let device = device_params(&params, &[7, 9]).unwrap();
+        let device = device_params(&params, &[7, 9], false).unwrap();
         assert_eq!(device.top_p_q32, 1 << 32);
         assert_eq!(device.min_weight, ONE_WEIGHT);
         assert_eq!((device.stop_len, &device.stop_ids[..3]), (2, &[7, 9, 0][..]));
@@ -347,7 +335,8 @@ mod tests {
 
     #[test]
     fn too_many_stop_ids_are_refused() {
-        let error = device_params(&SamplingParams::default(), &[1; MAX_STOP_IDS + 1]).unwrap_err();
+        let error =
+            device_params(&SamplingParams::default(), &[1; MAX_STOP_IDS + 1], false).unwrap_err();
         assert!(matches!(error, SessionError::TooManyStopIds { found: 17, allowed: 16 }));
     }
 }

@@ -132,6 +132,11 @@ pub struct Constraint {
 }
 
 impl Constraint {
+    /// Tokens of the model that it was made for.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
     /// Whether the text may end here.
     pub fn may_end(&self) -> bool {
         self.allowed.as_ref().is_none_or(|allowed| allowed.is_allowed(self.vocab as u32))

@@ -246,12 +246,23 @@ fn texts_that_leave_are_forgotten() {
         .collect();
     drop(plain);
     let mut engine = builder().max_batch(3).build_batch().expect("a batch");
+    // What was compiled for others is refused.
+    let tokenizer = engine.tokenizer().expect("the demo model has one");
+    let other = GrammarCompiler::new(tokenizer, engine.config().vocab_size - 1).expect("tokens");
+    let grammar = Grammar::Regex("[a-z]+".into());
+    let mut made = Some(other.compile(&grammar).expect("a grammar"));
+    assert!(engine.add_constrained(&prompt, &all[0], &mut made).is_err() && engine.is_empty());
     let mut seeded = Seeded::new(7);
     let (mut there, mut whole, mut cut) = (Vec::new(), 0, 0);
     while whole < repeats(60) {
         while there.len() < 3 {
-            let of = seeded.below(all.len());
-            there.push((engine.add_request(&prompt, &all[of]).expect("a place"), of, Vec::new()));
+            let (of, grammars) = (seeded.below(all.len()), engine.grammars());
+            // Some are compiled aside.
+            let aside = all[of].grammar.as_ref().filter(|_| seeded.below(2) == 0);
+            let mut made = aside.map(|grammar| grammars.compile(grammar).expect("a grammar"));
+            let id = engine.add_constrained(&prompt, &all[of], &mut made).expect("a place");
+            assert!(made.is_none());
+            there.push((id, of, Vec::new()));
         }
         for output in engine.step().expect("a step") {
             let at = there.iter().position(|(id, ..)| *id == output.id).expect("it is there");
