@@ -282,6 +282,7 @@ const SLOW: &[&str] = &[
     "extras::prompts_are_told",
     "extras::texts_are_what_plain_logits_say",
     "grammar::texts_are_what_a_search_through_all_logits_picks",
+    "grammar::texts_that_leave_are_forgotten",
     "image_quant::lane::listed_shapes",
     "kv_append::lane::listed_shapes",
     "lm_head::lane::listed_shapes",
