@@ -202,8 +202,8 @@ bitnet_status bitnet_batch_add(bitnet_batch *batch, const char *prompt, size_t p
 bitnet_status bitnet_batch_remove(bitnet_batch *batch, uint64_t request);
 /* Requests under way. */
 bitnet_status bitnet_batch_len(const bitnet_batch *batch, size_t *requests);
-/* Gives every request its next token, of several devices those of the devices that have one. `on_output` may be NULL. After
- * a failure all requests are gone. */
+/* Gives requests their next tokens, of several devices those of the devices that have one; a prompt that has not run to its end, or
+ * a grammar that is still being followed, has none. `on_output` may be NULL. After a failure all requests are gone. */
 bitnet_status bitnet_batch_step(bitnet_batch *batch, bitnet_on_output on_output, void *user);
 
 /* As bitnet_session_encode. */

@@ -163,7 +163,7 @@ pub unsafe extern "C" fn bitnet_batch_len(batch: *const Batch, requests: *mut us
     })
 }
 
-/// Gives every request its next token.
+/// Gives requests their next tokens; one whose prompt has not run to its end, or whose grammar is still being followed, has none.
 ///
 /// # Safety
 /// An open batch; `on_output` takes `user`.

@@ -532,7 +532,8 @@ class Batch:
             self._texts.pop(request, None)
 
     def step(self) -> List[Output]:
-        """Gives every request its next token. After an `Error` all requests are gone."""
+        """Gives requests their next tokens: none while a prompt runs or a grammar is being
+        followed. After an `Error` all requests are gone."""
         outputs: List[Output] = []
 
         def take(_user: Any, given: Any) -> None:

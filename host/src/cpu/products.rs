@@ -362,17 +362,16 @@ pub(super) fn lm_head_int8(
             &mut bounds.as_mut_slice()[i * w.rows..][..w.rows],
         );
     }
-    // Those that need every logit leave it there anyway.
-    let bias = if every { None } else { sampler.bias.take() };
+    // Those that need every logit leave it there anyway; without `every` there is no bias.
+    let aside = sampler.bias.take_if(|_| !every);
     let (logits, logits_at, vocab, rows) = (&*bounds, 0, w.rows, m);
-    let sampled = {
-        let sampler = &mut *sampler;
-        sample(cpu, ops::sample::Sample { logits, logits_at, vocab, sampler, row, rows, out })
-    };
-    if !every {
-        sampler.bias = bias;
-    }
-    sampled
+    let picks = &mut *sampler;
+    let picked = sample(
+        cpu,
+        ops::sample::Sample { logits, logits_at, vocab, sampler: picks, row, rows, out },
+    );
+    sampler.bias = aside.or(sampler.bias.take());
+    picked
 }
 
 /// What row `row` of a sampler was asked for.

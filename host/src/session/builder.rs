@@ -4,12 +4,12 @@ mod make;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::batch::BatchEngine;
 use super::lookup::Lookup;
-use super::{LoadStats, Session, SessionError};
+use super::{Grammars, LoadStats, Session, SessionError};
 #[cfg(feature = "cuda")]
 use crate::checkpoint::ModelConfig;
 use crate::checkpoint::{Checkpoint, OpenOptions};
@@ -286,13 +286,9 @@ impl SessionBuilder {
     /// As [`SessionBuilder::build`].
     pub fn build_with(self, progress: Progress<'_>) -> Result<Session, SessionError> {
         let (engine, tokenizer, load) = self.open(One, progress)?;
-        Ok(Session {
-            engine,
-            tokenizer,
-            template: OnceLock::new(),
-            grammars: OnceLock::new(),
-            load,
-        })
+        let tokenizer = tokenizer.map(Arc::new);
+        let grammars = Grammars::new(tokenizer.clone(), engine.config().vocab_size);
+        Ok(Session { engine, tokenizer, template: OnceLock::new(), grammars, load })
     }
 
     /// Loads the model for several texts at once. The checkpoint is read and decoded once, for however many devices.

@@ -24,23 +24,14 @@ impl Grammars {
     /// # Errors
     /// [`SessionError::NoTokenizer`]; a grammar that is wrong, that takes too much, or that no text has ([`crate::text::TextError`]).
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, SessionError> {
-        compile(grammar, &self.compiler, (self.tokenizer.as_deref(), self.vocab))
+        let compiler = match self.compiler.get() {
+            Some(compiler) => compiler,
+            None => {
+                let tokenizer = self.tokenizer.as_deref().ok_or(SessionError::NoTokenizer)?;
+                let made = GrammarCompiler::new(tokenizer, self.vocab)?;
+                self.compiler.get_or_init(|| made)
+            }
+        };
+        Ok(compiler.compile(grammar)?)
     }
-}
-
-/// Compiles `grammar` by `compiler`, which is made with the first one.
-pub(super) fn compile(
-    grammar: &Grammar,
-    compiler: &OnceLock<GrammarCompiler>,
-    (tokenizer, vocab): (Option<&Tokenizer>, usize),
-) -> Result<Constraint, SessionError> {
-    let compiler = match compiler.get() {
-        Some(compiler) => compiler,
-        None => {
-            let tokenizer = tokenizer.ok_or(SessionError::NoTokenizer)?;
-            let made = GrammarCompiler::new(tokenizer, vocab)?;
-            compiler.get_or_init(|| made)
-        }
-    };
-    Ok(compiler.compile(grammar)?)
 }

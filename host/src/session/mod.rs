@@ -32,17 +32,16 @@ pub use lookup::Lookup;
 pub use stats::{GenerateStats, LoadStats};
 
 use std::ops::ControlFlow;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use contract::sample::{MAX_STOP_IDS, ONE_WEIGHT, SampleParams};
 
 use crate::checkpoint::ModelConfig;
 use crate::memory::MemoryUsage;
-use crate::text::{ChatTemplate, GrammarCompiler, Message, SamplingParams, Tokenizer};
+use crate::text::{ChatTemplate, Message, SamplingParams, Tokenizer};
 use answer::Answer;
 use engine::Engine;
-use grammars::compile;
 use guide::Guide;
 use wish::Wish;
 
@@ -52,11 +51,10 @@ use wish::Wish;
 /// is new.
 pub struct Session {
     engine: Box<dyn Engine>,
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<Arc<Tokenizer>>,
     /// Compiled when it is first asked for.
     template: OnceLock<ChatTemplate>,
-    /// Made when the first text has one.
-    grammars: OnceLock<GrammarCompiler>,
+    grammars: Grammars,
     load: LoadStats,
 }
 
@@ -146,7 +144,7 @@ impl Session {
 
     /// The checkpoint's tokenizer, where it has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.tokenizer.as_ref()
+        self.tokenizer.as_deref()
     }
 
     /// The chat template of the checkpoint, or the built-in one of its family.
@@ -211,17 +209,15 @@ impl Session {
         if params.prompt_logprobs.is_some() {
             return Err(SessionError::PromptLogprobs);
         }
-        let stop_ids = stop_ids(params, self.config(), self.tokenizer.as_ref());
-        let (tokenizer, vocab) = (self.tokenizer.as_ref(), self.config().vocab_size);
+        let stop_ids = stop_ids(params, self.config(), self.tokenizer());
+        let vocab = self.config().vocab_size;
         let grammar = params.grammar.as_ref();
         let wish = Wish::new(params, device_params(params, &stop_ids, grammar.is_some())?, vocab)?;
-        let constraint = grammar
-            .map(|grammar| compile(grammar, &self.grammars, (tokenizer, vocab)))
-            .transpose()?;
+        let constraint = grammar.map(|grammar| self.grammars.compile(grammar)).transpose()?;
         let guide = constraint.map(|made| Guide::new(made, vocab, &stop_ids)).transpose()?;
         self.engine.begin(prompt, &wish, guide)?;
         let mut stats = GenerateStats { prompt_tokens: prompt.len(), ..Default::default() };
-        let mut answer = Answer::new(self.tokenizer.as_ref(), &params.stop, stop_ids);
+        let mut answer = Answer::new(self.tokenizer.as_deref(), &params.stop, stop_ids);
         let mut first = None;
         let finish = loop {
             let Some((token, end)) = self.engine.next()? else {
